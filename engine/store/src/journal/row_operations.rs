@@ -24,17 +24,17 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use abide_schema::event::Event;
-use abide_schema::{Table as _, TableSpec, Value};
+use abide_schema::{Table as _, TableSpec, Value, limits};
 use rusqlite::Connection;
 
 use crate::cell;
 use crate::cell_bytes::{
-    self, CorruptCells, columns_in, push, push_blob, push_bytes, push_integer, push_text,
-    push_varint, take, take_bytes, take_count, take_text, take_varint,
+    self, CorruptCells, columns_in, content_bytes, push, push_blob, push_bytes, push_integer,
+    push_text, push_varint, take, take_bytes, take_count, take_text, take_varint,
 };
 use crate::error::StoreError;
 use crate::journal::record::{LayoutId, OPERATIONS_START, RecordContent, RecordLayout};
-use crate::system::{self, MetaRow};
+use crate::system::{self, ChangeLogRow, EventRow, MetaRow};
 
 const INSERT: u8 = 1;
 const UPDATE: u8 = 2;
@@ -43,9 +43,12 @@ const DELETE: u8 = 3;
 /// The tag of a text with repeats.
 const REPEATS: u8 = 5;
 
-/// Maximum bytes of a text with repeats, which a few bytes of a damaged record could make endless. The arguments of a call
-/// are a small part of it.
-const REPEATING_TEXT_BYTES: usize = 256 << 20;
+/// Maximum bytes of a cell, which a few bytes of a damaged record could make endless: no query reads a longer one, and no
+/// call writes it.
+const CELL_BYTES: usize = limits::QUERY_VALUE_BYTES;
+
+/// Maximum cells of an operation: a set of columns has 64 bits.
+const CELLS: usize = 64;
 
 /// Shorter texts are written again: a reference takes up to ten bytes, and a search for it some time.
 const LONG: usize = 64;
@@ -230,30 +233,74 @@ fn push_with_repeats(text: &str, repeats: &[RepeatedText], out: &mut Vec<u8>) {
     push_bytes(&text.as_bytes()[done..], out);
 }
 
-/// Takes a number of cells of an operation. `all` are the bytes of all operations.
-fn take_row(all: &[u8], count: usize, bytes: &mut &[u8]) -> Result<Vec<Value>, CorruptCells> {
-    (0..count).map(|_| take_cell(all, bytes)).collect()
+/// What the cells of an operation can be.
+#[derive(Clone, Copy, Debug)]
+struct CellRules {
+    /// Maximum bytes of a cell.
+    bytes: usize,
+    /// Whether one of them can be a text with repeats.
+    has_repeats: bool,
 }
 
-fn take_cell(all: &[u8], bytes: &mut &[u8]) -> Result<Value, CorruptCells> {
-    if bytes.first() != Some(&REPEATS) {
-        return cell_bytes::take_cell(bytes);
+impl CellRules {
+    fn new(kind: u8, table: &str) -> CellRules {
+        // The undo images of a commit are one value, which is as long as the rows that it changed.
+        let is_unlimited = table == ChangeLogRow::SPEC.name;
+        CellRules {
+            bytes: if is_unlimited { usize::MAX } else { CELL_BYTES },
+            has_repeats: kind == INSERT && table == EventRow::SPEC.name,
+        }
     }
+}
+
+/// Takes a number of cells of an operation. `all` are the bytes of all operations.
+fn take_row(
+    all: &[u8],
+    count: usize,
+    mut rules: CellRules,
+    bytes: &mut &[u8],
+) -> Result<Vec<Value>, CorruptCells> {
+    if count > CELLS {
+        return Err(CorruptCells);
+    }
+    let mut row = Vec::with_capacity(count);
+    for _ in 0..count {
+        let has_repeats = bytes.first() == Some(&REPEATS);
+        row.push(if has_repeats && rules.has_repeats {
+            rules.has_repeats = false;
+            take_repeating_text(all, bytes)?
+        } else if content_bytes(bytes)? > rules.bytes {
+            return Err(CorruptCells);
+        } else {
+            cell_bytes::take_cell(bytes)?
+        });
+    }
+    Ok(row)
+}
+
+/// Takes a text with repeats. Its length is checked before there is room for it.
+fn take_repeating_text(all: &[u8], bytes: &mut &[u8]) -> Result<Value, CorruptCells> {
     let before = all.len() - bytes.len();
     take(1, bytes)?;
     let mut text = Vec::new();
     for _ in 0..take_count(bytes)? {
-        text.extend_from_slice(take_bytes(bytes)?);
+        push_piece(take_bytes(bytes)?, &mut text)?;
         let start = take_count(bytes)?;
         let length = take_count(bytes)?;
         let end = start.checked_add(length).filter(|end| *end <= before).ok_or(CorruptCells)?;
-        if text.len() + length > REPEATING_TEXT_BYTES {
-            return Err(CorruptCells);
-        }
-        text.extend_from_slice(&all[start..end]);
+        push_piece(&all[start..end], &mut text)?;
     }
-    text.extend_from_slice(take_bytes(bytes)?);
+    push_piece(take_bytes(bytes)?, &mut text)?;
     String::from_utf8(text).map(Value::Text).map_err(|_| CorruptCells)
+}
+
+/// Appends a piece to a text that is read from a record.
+fn push_piece(piece: &[u8], text: &mut Vec<u8>) -> Result<(), CorruptCells> {
+    if text.len() + piece.len() > CELL_BYTES {
+        return Err(CorruptCells);
+    }
+    text.extend_from_slice(piece);
+    Ok(())
 }
 
 /// The columns of a table.
@@ -454,12 +501,13 @@ impl Operation {
         }
         let table = named.get(nth).ok_or(CorruptCells)?.clone();
         let count = take_count(bytes)?;
-        let cells = take_row(all, count, bytes)?;
+        let rules = CellRules::new(kind, &table);
+        let cells = take_row(all, count, rules, bytes)?;
         let (changed, values) = match kind {
             INSERT | DELETE => (0, Vec::new()),
             UPDATE => {
                 let changed = take_varint(bytes)?;
-                (changed, take_row(all, changed.count_ones() as usize, bytes)?)
+                (changed, take_row(all, changed.count_ones() as usize, rules, bytes)?)
             }
             _ => return Err(CorruptCells),
         };
@@ -602,6 +650,66 @@ mod tests {
         assert_eq!(last[6], Value::from(arguments));
     }
 
+    /// Decodes all operations of a record; `None` if one is not valid.
+    fn decode(record: &[u8]) -> Option<Vec<Operation>> {
+        let bytes = &record[OPERATIONS_START..];
+        let mut named = Vec::new();
+        let mut rest = bytes;
+        let mut found = Vec::new();
+        while !rest.is_empty() {
+            found.push(Operation::take(bytes, &mut named, &mut rest).ok()?);
+        }
+        Some(found)
+    }
+
+    /// A record of some kilobytes became a text of 256 MB, and the file then had an event that nothing could read.
+    #[test]
+    fn a_text_with_repeats_is_no_longer_than_a_query_reads() {
+        let text = "x".repeat(64 << 10);
+        for (count, is_valid) in [(200, true), (300, false)] {
+            let mut operations = RowOperations::new([7; 8]);
+            operations.insert("sessions", &[Value::from(text.as_str())]);
+            let places = (0..count).map(|nth| nth * text.len()..(nth + 1) * text.len());
+            operations.insert_event("events", &event(), &text.repeat(count), places);
+            let record = operations.into_record();
+            assert!(record.len() < 2 * text.len());
+            assert_eq!(decode(&record).is_some(), is_valid, "{count}");
+        }
+    }
+
+    #[test]
+    fn a_cell_is_no_longer_than_a_query_reads() {
+        for (table, is_valid) in [("sessions", false), ("change_log", true)] {
+            let mut operations = RowOperations::new([7; 8]);
+            operations.insert(table, &[Value::Blob(vec![7; CELL_BYTES + 1])]);
+            assert_eq!(decode(&operations.into_record()).is_some(), is_valid, "{table}");
+        }
+    }
+
+    /// Each cell could be as long as a text can be, and their number was that of the record's bytes.
+    #[test]
+    fn only_the_arguments_of_an_event_have_repeats() {
+        let row = |kind: u8, table: &str, cells: &[u8]| {
+            let mut record = vec![0; OPERATIONS_START];
+            record.extend_from_slice(&[kind, 0, table.len() as u8]);
+            record.extend_from_slice(table.as_bytes());
+            record.push(cells.len() as u8);
+            for cell in cells {
+                record.push(*cell);
+                if *cell == REPEATS {
+                    record.extend_from_slice(&[0, 0]);
+                }
+            }
+            decode(&record).is_some()
+        };
+        assert!(row(INSERT, "events", &[0, REPEATS]));
+        assert!(!row(INSERT, "events", &[REPEATS, REPEATS]));
+        assert!(!row(INSERT, "sessions", &[REPEATS]));
+        assert!(!row(DELETE, "events", &[REPEATS]));
+        assert!(row(INSERT, "sessions", &[0; CELLS]));
+        assert!(!row(INSERT, "sessions", &[0; CELLS + 1]));
+    }
+
     #[test]
     fn a_reference_to_what_follows_is_an_error() {
         let at = |start: u64, length: u64| {
@@ -613,7 +721,7 @@ mod tests {
             push_varint(length, &mut bytes);
             push_bytes(b"!", &mut bytes);
             let mut rest = &bytes[6..];
-            take_cell(&bytes, &mut rest).map_err(|_| ())
+            take_repeating_text(&bytes, &mut rest).map_err(|_| ())
         };
         assert_eq!(at(0, 6), Ok(Value::from("before!")));
         for (start, length) in [(0, 7), (6, 1), (7, 0), (u64::MAX, 2)] {
