@@ -37,31 +37,32 @@ pub(crate) fn run(options: &Options) {
     Runtime::new().expect("a runtime starts").block_on(measure_cancellation(options));
 }
 
+/// Measures how long arguments block a thread whose schema takes very many steps to validate: with the budget of the
+/// writer, and with the larger budget of a reader, which validates what the writer gives up. Also counts the steps of
+/// the tool calls in recordings.
 fn measure_validation(recordings: &[PathBuf]) {
-    let ways = ["a", "b", "c", "d"].map(
-        |name| json!({"properties": {"not": {"$ref": "#/$defs/f"}, name: {"type": "string"}}}),
+    // Four alternatives, each of which validates `child` by all four again: 4^36 ways for 36 levels.
+    let alternatives = ["a", "b", "c", "d"].map(
+        |name| json!({"properties": {"child": {"$ref": "#/$defs/f"}, name: {"type": "string"}}}),
     );
-    let recursive = json!({"$defs": {"f": {"oneOf": ways}}, "$ref": "#/$defs/f"});
-    let nested = (0..36).fold(json!({}), |inner, _| json!({"not": inner}));
-    let text = json!({"text": "x ".repeat(200_000)});
-    let pattern = json!({"properties": {"text": {"pattern": "^([a-z]+ ){0,60}[0-9]$"}}});
-    let items: Vec<usize> = (0..400_000).collect();
+    let recursive_schema = json!({"$defs": {"f": {"oneOf": alternatives}}, "$ref": "#/$defs/f"});
+    let nested_objects = (0..36).fold(json!({}), |inner, _| json!({"child": inner}));
+    let pattern_schema = json!({"properties": {"text": {"pattern": "^([a-z]+ ){0,60}[0-9]$"}}});
+    let long_text = json!({"text": "x ".repeat(200_000)});
+    let unique_schema = json!({"properties": {"items": {"uniqueItems": true}}});
+    let many_items = json!({"items": (0..400_000).collect::<Vec<usize>>()});
     let hostile = [
-        ("alternatives that refer to the whole schema", recursive, nested),
-        ("a pattern over a long text", pattern, text),
-        (
-            "unique items",
-            json!({"properties": {"it": {"uniqueItems": true}}}),
-            json!({"it": items}),
-        ),
+        ("alternatives that refer to the schema", recursive_schema, nested_objects),
+        ("a pattern over a long text", pattern_schema, long_text),
+        ("unique items", unique_schema, many_items),
     ];
     println!("validation of hostile arguments, longest of 20 evaluations, ms");
     for (name, schema, arguments) in hostile {
         let schema = Schema::compile(&schema).expect("it is a schema");
-        let of_writer = longest_check_ms(&schema, &arguments, limits::WRITER_STEPS);
-        let whole = longest_check_ms(&schema, &arguments, limits::TOOL_SCHEMA_STEPS);
+        let writer_ms = longest_check_ms(&schema, &arguments, limits::WRITER_STEPS);
+        let reader_ms = longest_check_ms(&schema, &arguments, limits::TOOL_SCHEMA_STEPS);
         println!(
-            "  {name:<38} {} steps, on the writer {of_writer:.3}   {} steps, on a reader {whole:.2}",
+            "  {name:<38} {} steps, on the writer {writer_ms:.3}   {} steps, on a reader {reader_ms:.2}",
             thousands(limits::WRITER_STEPS as f64),
             thousands(limits::TOOL_SCHEMA_STEPS as f64),
         );
@@ -71,6 +72,7 @@ fn measure_validation(recordings: &[PathBuf]) {
     }
 }
 
+/// Returns the time of the longest of 20 validations, in milliseconds. A validation stops after `steps`.
 fn longest_check_ms(schema: &Schema, arguments: &JsonValue, steps: u64) -> f64 {
     (0..20)
         .map(|_| {
@@ -82,7 +84,7 @@ fn longest_check_ms(schema: &Schema, arguments: &JsonValue, steps: u64) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// The number of steps of each recorded tool call.
+/// Prints how many steps the tool calls of a recording need at most.
 fn measure_recorded(lines: &str) {
     let messages = lines
         .lines()
@@ -112,7 +114,8 @@ fn measure_recorded(lines: &str) {
     );
 }
 
-/// The smallest number of steps with which the validation completes.
+/// Returns the smallest number of steps with which the validation completes; `None` if the budget of a reader is not
+/// enough.
 fn count_steps(schema: &Schema, arguments: &JsonValue) -> Option<u64> {
     (1..limits::TOOL_SCHEMA_STEPS)
         .find(|steps| schema.check(arguments, *steps) != Err(Failure::OverBudget))

@@ -17,10 +17,12 @@ use crate::configuration::{Configuration, Origin};
 use crate::demo;
 use crate::failure::Failure;
 use crate::global_options::Options;
+use crate::logging::LoggedProcess;
+use crate::stderr::FlushGuard;
 use crate::{
     agent, backup, call, completions, config, db, dev, environment, events, explain, identity,
-    init, logging, mcp, open, prompt, replay, role, serve, sql, token, token_source, upgrade,
-    usage, verify, watch,
+    init, logging, mcp, open, prompt, replay, role, serve, sql, stderr, token, token_source,
+    upgrade, usage, verify, watch,
 };
 
 /// A durable session engine for AI agents, in one SQLite file.
@@ -79,7 +81,7 @@ enum Command {
     Replay(replay::Replay),
     /// Copy a file, even while a server writes to it
     Backup(backup::Backup),
-    /// Convert a file to the layout of new files
+    /// Migrate a file to the tables and the page layout of this version
     Upgrade(upgrade::Upgrade),
     /// Print the completions of a shell
     Completions(completions::Completions),
@@ -194,6 +196,16 @@ impl Command {
         matches!(self, Command::Serve(_) | Command::Dev(_) | Command::Backup(_))
     }
 
+    /// `serve` and `dev` write records; other commands do only if the environment asks for them.
+    fn logged_process(&self) -> LoggedProcess {
+        match self {
+            Command::Serve(args) => LoggedProcess::Server(args.log_format()),
+            Command::Dev(args) => LoggedProcess::Server(args.log_format()),
+            Command::Mcp(_) | Command::Open(_) => LoggedProcess::Helper,
+            _ => LoggedProcess::Command,
+        }
+    }
+
     /// Whether it works without a configuration, so that a mistake in the file does not prevent it.
     fn ignores_mistakes(&self) -> bool {
         matches!(
@@ -304,7 +316,9 @@ fn run_command_line(program: Program) -> ExitCode {
     };
     options.modules = program.modules;
     options.agent_loops = program.agent_loops;
-    if let Err(failure) = start_log(&command) {
+    // Its lines are in the order in which they were written, also those of the failure.
+    let _guard = FlushGuard;
+    if let Err(failure) = logging::start(command.logged_process()) {
         return report_failure(&failure, options.json);
     }
     let connects = command.connects();
@@ -431,6 +445,8 @@ fn choose_database(
 }
 
 fn report_failure(failure: &Failure, as_json: bool) -> ExitCode {
+    // A queue that is full would drop it.
+    stderr::flush();
     failure.print(as_json);
     failure.exit_code()
 }
@@ -438,15 +454,6 @@ fn report_failure(failure: &Failure, as_json: bool) -> ExitCode {
 /// Whether a command line that cannot be parsed asks for JSON.
 fn asks_for_json() -> bool {
     std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
-}
-
-/// Starts the log. `serve` and `dev` write records; other commands do only if the environment asks for them.
-fn start_log(command: &Command) -> Result<(), Failure> {
-    match command {
-        Command::Serve(args) => logging::start(true, args.log_format()),
-        Command::Dev(args) => logging::start(true, args.log_format()),
-        _ => logging::start(false, None),
-    }
 }
 
 fn run_in_runtime(options: &mut Options, mut command: Command) -> Result<(), Failure> {
@@ -458,6 +465,9 @@ fn run_in_runtime(options: &mut Options, mut command: Command) -> Result<(), Fai
     if let Command::Serve(args) = &mut command {
         // Before a second thread starts.
         args.take_passed_listener()?;
+    }
+    if command.logged_process() != LoggedProcess::Command {
+        stderr::start_queue();
     }
     options.environment = environment;
     if command.connects() {

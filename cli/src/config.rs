@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{note, print_json, print_line};
 use crate::printable::one_line;
-use crate::token_source;
+use crate::token_source::{self, Token};
 
 /// Arguments of `abide config`.
 #[derive(Args, Debug)]
@@ -115,32 +115,29 @@ fn show(options: &Options) -> Result<(), Failure> {
         return Err(problem.to_failure(configuration.problems.len() - 1));
     }
     let token = token_source::find(options)?;
-    let rows = configuration.settings.iter().map(|setting| {
-        if setting.is_secret {
-            let source = token.as_ref().map(|token| token.source.clone());
-            let value = if source.is_some() { "set" } else { "unset" };
-            Row {
-                setting: setting.clone(),
-                value: Some(value.to_owned()),
-                source: source.unwrap_or_else(|| "default".to_owned()),
+    let rows: Vec<Row> = configuration
+        .settings
+        .iter()
+        .map(|setting| {
+            if setting.is_secret {
+                to_secret_row(setting, token.as_ref())
+            } else {
+                to_row(configuration, setting)
             }
-        } else {
-            to_row(configuration, setting)
-        }
-    });
-    let rows: Vec<Row> = rows.collect();
+        })
+        .collect();
     if options.json {
         let settings: Vec<JsonValue> = rows.iter().map(to_json).collect();
         let file = configuration.file.as_ref().map(|file| file.display().to_string());
         return print_json(&json!({"file": file, "settings": settings}));
     }
-    let rows: Vec<[&str; 3]> = rows
+    let lines: Vec<[&str; 3]> = rows
         .iter()
         .filter_map(|row| Some([row.setting.key.as_str(), row.value.as_deref()?, &row.source]))
         .collect();
-    let key_width = width_of_column(&rows, 0);
-    let value_width = width_of_column(&rows, 1).min(MAX_VALUE_WIDTH);
-    for [key, value, source] in rows {
+    let key_width = width_of_column(&lines, 0);
+    let value_width = width_of_column(&lines, 1).min(MAX_VALUE_WIDTH);
+    for [key, value, source] in lines {
         print_line(one_line(&format!("{key:key_width$}  {value:value_width$}  {source}")))?;
     }
     Ok(())
@@ -153,6 +150,15 @@ fn width_of_column(rows: &[[&str; 3]], column: usize) -> usize {
 
 /// Longer values move the source of their line to the right, and no other.
 const MAX_VALUE_WIDTH: usize = 40;
+
+/// Returns the row of the token, without its value.
+fn to_secret_row(setting: &Setting, token: Option<&Token>) -> Row {
+    let setting = setting.clone();
+    match token {
+        Some(token) => Row { setting, value: Some("set".to_owned()), source: token.source.clone() },
+        None => Row { setting, value: Some("unset".to_owned()), source: "default".to_owned() },
+    }
+}
 
 fn to_row(configuration: &Configuration, setting: &Setting) -> Row {
     let typed = configuration.typed.get(&setting.key).cloned();

@@ -97,12 +97,9 @@ impl Problem {
         Problem { place: place.into(), detail: detail.into(), hint: hint.into() }
     }
 
-    /// The failure of a command whose configuration has this mistake and others.
+    /// Returns the failure of a command whose configuration has this mistake and others.
     pub(crate) fn to_failure(&self, others: usize) -> Failure {
-        let more = match others {
-            0 => String::new(),
-            _ => "; `abide config check` lists more mistakes".to_owned(),
-        };
+        let more = if others == 0 { "" } else { "; `abide config check` lists more mistakes" };
         Failure::usage(format!("{}: {}", self.place, self.detail), format!("{}{more}", self.hint))
     }
 }
@@ -125,7 +122,7 @@ impl Configuration {
         (program, application.configuration)
     }
 
-    /// Where the value of a global option is from.
+    /// Returns where the value of a global option is from.
     pub(crate) fn origin(&self, key: &str) -> Origin {
         if self.typed.contains_key(key) {
             return Origin::CommandLine;
@@ -134,7 +131,7 @@ impl Configuration {
         found.map_or(Origin::Default, |setting| setting.origin)
     }
 
-    /// The variables of options that have a value and no secret. A process that starts tools keeps them.
+    /// Returns the variables of options that have a value and no secret. A process that starts tools keeps them.
     pub(crate) fn public_variables(&self) -> BTreeSet<String> {
         self.settings
             .iter()
@@ -143,17 +140,19 @@ impl Configuration {
             .collect()
     }
 
-    /// The variables of the environment that look like those of options and are not: probably misspelled.
+    /// Returns the variables of the environment that look like those of options and are not, with the variables that are
+    /// probably meant.
     pub(crate) fn misspelled_variables(&self) -> Vec<(String, String)> {
         let known: Vec<&str> = self.settings.iter().map(|it| it.variable.as_str()).collect();
-        let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        let names = names.filter(|name| name.starts_with(PREFIX) && !known.contains(&&**name));
-        let names = names.filter(|name| !OTHER_VARIABLES.contains(&&**name));
-        let pairs = names.filter_map(|name| {
-            let meant = nearest(&name, known.iter().copied())?.to_owned();
-            Some((name, meant))
-        });
-        pairs.collect()
+        env::vars_os()
+            .filter_map(|(name, _)| name.into_string().ok())
+            .filter(|name| name.starts_with(PREFIX) && !known.contains(&name.as_str()))
+            .filter(|name| !OTHER_VARIABLES.contains(&name.as_str()))
+            .filter_map(|name| {
+                let meant = nearest(&name, known.iter().copied())?.to_owned();
+                Some((name, meant))
+            })
+            .collect()
     }
 }
 
@@ -163,11 +162,10 @@ const PREFIX: &str = "ABIDE_";
 /// Variables that are not those of options: the levels and the format of the log, the program that SDKs start.
 const OTHER_VARIABLES: [&str; 3] = ["ABIDE_LOG", "ABIDE_LOG_FORMAT", "ABIDE_BINARY"];
 
-/// The variable of an option of the command with this path.
+/// Returns the variable of an option of the command with this path.
 pub(crate) fn variable_name(section: &[String], long: &str) -> String {
-    let words = section.iter().map(String::as_str).chain([long]);
-    let words = words.map(|word| word.replace('-', "_").to_ascii_uppercase());
-    format!("{PREFIX}{}", words.collect::<Vec<_>>().join("_"))
+    let words: Vec<&str> = section.iter().map(String::as_str).chain([long]).collect();
+    format!("{PREFIX}{}", words.join("_").replace('-', "_").to_ascii_uppercase())
 }
 
 /// The walk over the commands of a program.
@@ -301,8 +299,11 @@ impl Application {
         if settings.iter().any(|it| it.key == entry.key) {
             return format!("write {} above the first table", entry.key);
         }
-        let others = settings.iter().filter(|it| it.long == entry.key);
-        let others: Vec<&str> = others.map(|it| it.key.as_str()).collect();
+        let others: Vec<&str> = settings
+            .iter()
+            .filter(|setting| setting.long == entry.key)
+            .map(|setting| setting.key.as_str())
+            .collect();
         if !others.is_empty() {
             return format!("did you mean {}?", others.join(" or "));
         }
@@ -389,13 +390,13 @@ const CONFIG_KEY: &str = "config";
 /// The reason, beginning with a colon unless it is empty, and a hint.
 fn check_values(arg: &Arg, values: &[String]) -> Result<(), (String, String)> {
     const NAME: &str = "value";
-    let probe = Arg::new(NAME).long(NAME).value_parser(arg.get_value_parser().clone());
-    let probe = match arg.get_value_delimiter() {
-        Some(delimiter) => probe.value_delimiter(delimiter).action(ArgAction::Append),
-        None => probe.action(ArgAction::Append),
-    };
-    let words = values.iter().map(|value| format!("--{NAME}={value}"));
-    let words = once("abide".to_owned()).chain(words);
+    let probe = Arg::new(NAME)
+        .long(NAME)
+        .value_parser(arg.get_value_parser().clone())
+        .value_delimiter(arg.get_value_delimiter())
+        .action(ArgAction::Append);
+    let options = values.iter().map(|value| format!("--{NAME}={value}"));
+    let words = once("abide".to_owned()).chain(options);
     match Command::new("abide").arg(probe).try_get_matches_from(words) {
         Ok(_) => Ok(()),
         Err(error) => Err(usage::explain_value(&error)),

@@ -91,7 +91,7 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
         return Err(Failure::usage(detail, "name the file with --keep"));
     }
     let max = args.conversations.and_then(|max| usize::try_from(max).ok());
-    let recordings = fixture::read(args.data.as_deref(), max)?;
+    let recordings = fixture::read_recordings(args.data.as_deref(), max)?;
     let folder = tempfile::tempdir()?;
     let db = match &args.keep {
         Some(keep) => check_new_file(keep)?,

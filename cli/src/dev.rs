@@ -17,7 +17,7 @@ pub(crate) struct Dev {
 }
 
 impl Dev {
-    /// The form of log records, if it is given.
+    /// Returns the form of log records, if it is given.
     pub(crate) fn log_format(&self) -> Option<LogFormat> {
         self.serve.log_format()
     }

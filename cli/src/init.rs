@@ -45,11 +45,12 @@ pub(crate) fn run(options: &Options, args: Init) -> Result<(), Failure> {
     create_project(options, &folder, args.dir.as_deref(), args.project)
 }
 
-/// The file that a command line means if it is about a database: `init x.db`, `init --db x`.
+/// Returns the file that a command line means if it is about a database: `init x.db`, `init --db x`.
 fn meant_database(options: &Options, dir: Option<&Path>) -> Option<PathBuf> {
     if options.is_db_typed {
         return options.db.clone();
     }
-    let extension = dir?.extension()?.to_str()?.to_ascii_lowercase();
-    ["db", "sqlite", "sqlite3"].contains(&&*extension).then(|| dir.map(Path::to_owned)).flatten()
+    let dir = dir?;
+    let extension = dir.extension()?.to_str()?.to_ascii_lowercase();
+    ["db", "sqlite", "sqlite3"].contains(&extension.as_str()).then(|| dir.to_owned())
 }

@@ -84,6 +84,7 @@ mod serve;
 mod signals;
 mod sql;
 mod statement_hints;
+mod stderr;
 mod table;
 mod terminal;
 mod text_file;

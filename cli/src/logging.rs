@@ -2,6 +2,7 @@
 //!
 //! A record is one line. In JSON it is one object, whatever its fields quote: a peer decides what some of them contain.
 
+use std::backtrace::Backtrace;
 use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal as _, Write};
 use std::panic;
@@ -23,6 +24,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::failure::Failure;
 use crate::printable::{self, Printable, shorten};
+use crate::stderr;
 
 /// The variable with the levels by module.
 const LEVELS: &str = "ABIDE_LOG";
@@ -43,17 +45,29 @@ pub(crate) enum LogFormat {
 const OF_SERVERS: [&str; 5] =
     ["call_unknown", "credentials_refused", "run_failed", "slow_sync", "tool_stopped"];
 
+/// What a process is, which decides how it logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoggedProcess {
+    /// A server that an operator runs, with the format that its options name.
+    Server(Option<LogFormat>),
+    /// A server that another program has started for itself.
+    Helper,
+    /// A command, whose user reads stderr.
+    Command,
+}
+
 /// Logs go to stderr. A server, or any command with `ABIDE_LOG`, writes log records. Other commands print warnings as plain
 /// lines.
 ///
 /// # Errors
 /// A variable of the environment has no valid value.
-pub(crate) fn start(is_server: bool, format: Option<LogFormat>) -> Result<(), Failure> {
+pub(crate) fn start(process: LoggedProcess) -> Result<(), Failure> {
     let requested = read_levels(variable(LEVELS)?.as_deref())?;
-    let format = match format {
-        Some(format) => Some(format),
-        None => read_format(variable(FORMAT)?.as_deref())?,
+    let format = match process {
+        LoggedProcess::Server(Some(format)) => Some(format),
+        _ => read_format(variable(FORMAT)?.as_deref())?,
     };
+    let is_server = matches!(process, LoggedProcess::Server(_));
     let is_plain = requested.is_none() && format.is_none() && !is_server;
     let filter = match requested {
         Some(requested) => limit_libraries(&requested),
@@ -65,16 +79,19 @@ pub(crate) fn start(is_server: bool, format: Option<LogFormat>) -> Result<(), Fa
             .with_target("rmcp", LevelFilter::OFF),
     };
     let layer = tracing_subscriber::fmt::layer::<Registry>().with_ansi(false);
+    let is_text = is_plain || format.unwrap_or_else(default_format) == LogFormat::Text;
     let layer = if is_plain {
         let told = FilterFn::new(|record: &Metadata<'_>| !OF_SERVERS.contains(&record.name()));
         let layer = layer.with_writer(|| printable::LogWriter).event_format(PlainRecord);
         layer.with_filter(told).boxed()
-    } else if format.unwrap_or_else(default_format) == LogFormat::Text {
+    } else if is_text {
         layer.with_writer(|| printable::LogWriter).event_format(TextRecord::default()).boxed()
     } else {
-        log_panics();
         layer.with_writer(|| JsonWriter).event_format(JsonRecord).boxed()
     };
+    if !is_text || process != LoggedProcess::Command {
+        log_panics();
+    }
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
     Ok(())
 }
@@ -125,10 +142,14 @@ fn limit_libraries(requested: &Targets) -> Targets {
     filter.with_targets(requested.iter())
 }
 
-/// Writes a panic as a record, so that a collector of JSON gets no other lines. A developer who asks for a backtrace gets the usual
-/// text.
+/// Writes a panic as a record, so that a collector of JSON gets no other lines, and so that a thread that panics does not wait for
+/// the reader of stderr. A developer who asks for a backtrace gets text.
 fn log_panics() {
     if std::env::var_os("RUST_BACKTRACE").is_some() {
+        panic::set_hook(Box::new(|panicked| {
+            let text = Printable::from(format!("{panicked}\n{}", Backtrace::capture()));
+            stderr::write_lines(text.as_str());
+        }));
         return;
     }
     panic::set_hook(Box::new(|panicked| {
@@ -320,12 +341,12 @@ impl Write for JsonWriter {
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(record);
         let line = Printable::json(text.trim_end_matches('\n'));
-        writeln!(io::stderr().lock(), "{line}")?;
+        stderr::write_lines(line.as_str());
         Ok(record.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        Ok(())
     }
 }
 

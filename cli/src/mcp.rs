@@ -27,7 +27,7 @@ use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::http_client::HttpServer;
-use crate::{serve, signals};
+use crate::{serve, signals, stderr};
 use endpoint::Endpoint;
 use proxy::Proxy;
 
@@ -154,6 +154,7 @@ impl OwnServer {
         let services = Services {
             agents: agents.as_ref().map(AgentHost::registry),
             protocols: Some(Arc::new(protocols)),
+            dropped_log_records: stderr::dropped_lines(),
             ..Services::default()
         };
         let stop = CancellationToken::new();

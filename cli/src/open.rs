@@ -21,7 +21,7 @@ use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{print_json, print_line};
-use crate::{serve, signals};
+use crate::{serve, signals, stderr};
 use engine_listener::EngineListener;
 use holder::OpenReply;
 
@@ -209,7 +209,11 @@ async fn serve_until_unused(
         }
     };
     let protocols = Arc::new(AgentProtocols::default());
-    let services = Services { protocols: Some(protocols), ..Services::default() };
+    let services = Services {
+        protocols: Some(protocols),
+        dropped_log_records: stderr::dropped_lines(),
+        ..Services::default()
+    };
     abide_server::serve_shared(ends, listener, services, ended).await;
     // Programs that open the file from now on wait until it is closed.
     drop(folder);

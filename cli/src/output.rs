@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::printable::Printable;
+use crate::stderr;
 
 /// Prints one or more lines.
 ///
@@ -39,7 +40,8 @@ pub(crate) fn print_json(what: &impl Serialize) -> Result<(), Failure> {
 
 /// Prints a line on stderr. Errors are ignored: there is no other output to report them.
 pub(crate) fn note(text: impl Into<Printable>) {
-    let _ = writeln!(io::stderr().lock(), "{}", text.into());
+    let text: Printable = text.into();
+    stderr::write_lines(text.as_str());
 }
 
 impl Failure {

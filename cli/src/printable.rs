@@ -9,6 +9,8 @@ use std::ops::Add;
 
 use abide_schema::id::is_invisible;
 
+use crate::stderr;
+
 /// Text whose only control sequences are those of [`Terminal`](crate::terminal::Terminal).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Printable(String);
@@ -155,7 +157,7 @@ fn changes_glyph(before: char, c: char) -> bool {
 /// Maximum bytes of a log record: it can quote what a peer has sent.
 const RECORD_BYTES: usize = 4 << 10;
 
-/// Writes log records to stderr, one line each. Line breaks in a record are escaped, and a long one is cut.
+/// Writes log records to stderr, one line each; see [`stderr`]. Line breaks in a record are escaped, and a long one is cut.
 #[derive(Debug)]
 pub(crate) struct LogWriter;
 
@@ -165,12 +167,12 @@ impl Write for LogWriter {
         let text = String::from_utf8_lossy(record);
         let text = text.strip_suffix('\n').unwrap_or(&text);
         let line = one_line(&shorten(text, RECORD_BYTES));
-        writeln!(io::stderr().lock(), "{line}")?;
+        stderr::write_lines(&line);
         Ok(record.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        Ok(())
     }
 }
 

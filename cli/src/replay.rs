@@ -37,8 +37,9 @@ pub(crate) struct Replay {
 const EXAMPLES: &str = "\
 Runs every call of the log again, with its recorded time and ids. Each call must have
 the recorded outcome. The new file has the state after the last event that was replayed,
-and can be queried and served. If a server was killed, the command first applies the
-server's journal to the file.
+and can be queried and served. A replay of the whole log refuses a file whose rows another
+program has changed; --to with an earlier event does not compare the rows. If a server was
+killed, the command first applies the server's journal to the file.
 
 Examples:
   abide replay abide.db --to 981002 --into then.db

@@ -36,6 +36,7 @@ use crate::logging::LogFormat;
 use crate::open::engine_listener::{self, EngineListener};
 use crate::output::{print_json, print_line};
 use crate::signals::StopSignals;
+use crate::stderr;
 use crate::units;
 
 /// Arguments of `abide serve`.
@@ -119,6 +120,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FOLDER")]
     require_volume: Option<PathBuf>,
 
+    /// Do not copy the file before a migration after which older programs refuse it; see docs/upgrade.md
+    #[arg(long)]
+    no_backup: bool,
+
     /// The socket that systemd has passed; it replaces --listen.
     #[arg(skip)]
     passed_listener: Option<std::net::TcpListener>,
@@ -142,14 +147,14 @@ impl Serve {
         self.agents.is_some()
     }
 
-    /// The same for a developer: with the agents of the project.
+    /// Returns these arguments for a developer: with the agents of the project.
     pub(crate) fn for_development(mut self) -> Serve {
         self.agents.get_or_insert_with(|| PathBuf::from(FOLDER));
         self.is_development = true;
         self
     }
 
-    /// The form of log records, if it is given.
+    /// Returns the form of log records, if it is given.
     pub(crate) fn log_format(&self) -> Option<LogFormat> {
         self.log_format
     }
@@ -313,6 +318,7 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     };
     config.lease_grace = LEASE_GRACE;
     config.tuning.holder = Some(lock_file_entry(address, tls.is_some(), local.as_ref()));
+    config.tuning.migration_backup = !args.no_backup;
     let former = LockState::read(&db);
     #[cfg(debug_assertions)]
     let config = fault::arm_requested_panic(config);
@@ -327,9 +333,12 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         return Err(failure);
     }
     let checked = check_access(&engine, &access, address, of_file.as_deref(), &db).await;
-    let Ok(requires_token) = checked else {
-        close(&engine).await;
-        return Ok(checked.map(drop)?);
+    let requires_token = match checked {
+        Ok(requires_token) => requires_token,
+        Err(refusal) => {
+            close(&engine).await;
+            return Err(refusal.into());
+        }
     };
     let agents = match project {
         Some(project) => match AgentHost::for_server(options, project, &engine).await {
@@ -352,7 +361,13 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         tls: tls.as_ref(),
         is_development: args.is_development,
     };
-    greeting.print()?;
+    if let Err(failure) = greeting.print() {
+        if let Some(agents) = agents {
+            agents.close().await;
+        }
+        close(&engine).await;
+        return Err(failure);
+    }
     let registry = agents.as_ref().map(AgentHost::registry);
     let protocols = Arc::new(AgentProtocols {
         mcp_handler: agents.as_ref().and_then(AgentHost::mcp_handler),
@@ -360,8 +375,13 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         signing_key,
     });
     let drain = Drain::default();
-    let services =
-        Services { agents: registry, protocols: Some(protocols), public_url, drain: drain.clone() };
+    let services = Services {
+        agents: registry,
+        protocols: Some(protocols),
+        public_url,
+        drain: drain.clone(),
+        dropped_log_records: stderr::dropped_lines(),
+    };
     let mut listener = ServerListener::from(listener);
     if let Some(tls) = tls {
         listener = listener.with_tls(tls);
@@ -379,10 +399,13 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         services,
         close_sockets.clone().cancelled_owned(),
     );
+    let reload_requests = manager.reload_requests();
     manager.tell_ready();
     let attending_manager = Arc::clone(&manager);
     let attended_engine = engine.clone();
-    let attending = tokio::spawn(async move { attending_manager.attend(&attended_engine).await });
+    let attending = tokio::spawn(async move {
+        attending_manager.attend(&attended_engine, reload_requests).await;
+    });
     let stopping = Stopping { drain, within: args.drain, close_sockets };
     let served =
         serve_until_stopped(serving, &mut signals, &manager, &engine, agents, stopping).await;

@@ -73,10 +73,8 @@ pub(crate) async fn run(options: &Options, args: Sql) -> Result<(), Failure> {
     }
     let answer = query.rows().await;
     abide.close().await;
-    print_result(
-        options,
-        answer.map_err(|error| statement_hints::explain(error.into(), &args.sql))?,
-    )
+    let answer = answer.map_err(|error| statement_hints::explain(error.into(), &args.sql))?;
+    print_result(options, &answer)
 }
 
 /// Runs a statement of a command, and shows the rows, or a message if there are none.
@@ -91,12 +89,12 @@ pub(crate) async fn list(options: &Options, sql: &str, none: &str) -> Result<(),
     if answer.rows.is_empty() && !options.json {
         print_line(none)
     } else {
-        print_result(options, answer)
+        print_result(options, &answer)
     }
 }
 
-/// Runs the statement on the file that this process has opened. The result is printed as it is read, so it is never in memory
-/// as a whole. If the statement fails after some rows, the JSON document stays without an end.
+/// Runs the statement on the file that this process has opened, and prints the result as JSON while it is read: the
+/// whole result is never in memory. If the statement fails after some rows, the JSON document stays incomplete.
 async fn print_while_reading(engine: &Engine, args: &Sql, params: &Pairs) -> Result<(), Failure> {
     let printer = JsonPrinter {
         writer: QueryResponseWriter::for_response(),
@@ -109,18 +107,18 @@ async fn print_while_reading(engine: &Engine, args: &Sql, params: &Pairs) -> Res
     read.map_err(abide_client::Error::from)?.finish()
 }
 
-/// Bytes that are printed at a time, about.
+/// The approximate number of bytes that are printed at a time.
 const PART_BYTES: usize = 64 << 10;
 
-/// How long a row waits for others that are printed with it, if they come.
+/// The time after the last output from which the next row is printed at once. A row that comes earlier waits for more.
 const PART_DELAY: Duration = Duration::from_millis(50);
 
 /// Prints a result as JSON while it is read.
 struct JsonPrinter {
     writer: QueryResponseWriter,
-    /// `None` before the first row, which is printed at once.
+    /// When rows were last printed; `None` before the first row, which is printed at once.
     last_print: Option<Instant>,
-    /// The error that has ended the query early.
+    /// The result of the last output. An error ends the query.
     printed: Result<(), Failure>,
 }
 
@@ -131,7 +129,10 @@ impl JsonPrinter {
         Ok(())
     }
 
-    /// Prints the rest.
+    /// Prints the rest of the document.
+    ///
+    /// # Errors
+    /// Stdout cannot be written to, now or during the query.
     fn finish(mut self) -> Result<(), Failure> {
         self.printed?;
         self.writer.end();
@@ -155,25 +156,30 @@ impl RowSink for JsonPrinter {
     }
 }
 
-fn print_result(options: &Options, answer: QueryResult) -> Result<(), Failure> {
+/// Prints a result as JSON, or as a table with a footer: the number of rows, the event after which they were read, and
+/// the number of empty columns for which the terminal has no room.
+fn print_result(options: &Options, answer: &QueryResult) -> Result<(), Failure> {
     if options.json {
-        return print_json_result(&answer);
+        return print_json_result(answer);
     }
-    let QueryResult { seq, columns, rows } = answer;
     let terminal = Terminal::from_stdout();
-    let rows: Vec<MarkedRow> =
-        rows.iter().map(|row| (row.iter().map(Value::to_json).collect(), None)).collect();
-    let RenderedTable { text, left_out } =
-        table::render_table(terminal, &table::columns_from_names(&columns), &rows);
-    print_line(text)?;
-    let mut foot = format!("{}  ·  as of {seq}", cells::pluralize(rows.len() as u64, "row"));
-    if left_out > 0 {
-        let columns = cells::pluralize(left_out as u64, "empty column");
-        foot.push_str(&format!("  ·  {columns} not shown"));
+    let columns = table::columns_from_names(&answer.columns);
+    let mut rows = Vec::with_capacity(answer.rows.len());
+    for row in &answer.rows {
+        rows.push(MarkedRow { cells: row.iter().map(Value::to_json).collect(), mark: None });
     }
-    print_line(terminal.dim(foot))
+    let RenderedTable { text, left_out } = table::render_table(terminal, &columns, &rows);
+    print_line(text)?;
+    let row_count = cells::pluralize(rows.len() as u64, "row");
+    let mut footer = format!("{row_count}  ·  as of {}", answer.seq);
+    if left_out > 0 {
+        let hidden_columns = cells::pluralize(left_out as u64, "empty column");
+        footer.push_str(&format!("  ·  {hidden_columns} not shown"));
+    }
+    print_line(terminal.dim(footer))
 }
 
+/// Prints a result in the format of `POST /v1/sql`.
 fn print_json_result(answer: &QueryResult) -> Result<(), Failure> {
     let mut writer = QueryResponseWriter::for_response();
     writer.begin(answer.seq, &answer.columns);

@@ -17,8 +17,13 @@ pub(crate) enum RowMark {
     Changed,
 }
 
-/// A row with its change.
-pub(crate) type MarkedRow = (Vec<JsonValue>, Option<RowMark>);
+/// A row of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct MarkedRow {
+    pub(crate) cells: Vec<JsonValue>,
+    /// Its change, if the row is watched and has just changed.
+    pub(crate) mark: Option<RowMark>,
+}
 
 /// A formatted table.
 #[derive(Debug)]
@@ -29,7 +34,7 @@ pub(crate) struct RenderedTable {
     pub(crate) left_out: usize,
 }
 
-/// The rows as a table, at most as wide as the terminal; on a pipe nothing is cut. A row is one line.
+/// Returns the rows as a table, at most as wide as the terminal; on a pipe nothing is cut. A row is one line.
 pub(crate) fn render_table(
     terminal: Terminal,
     columns: &[Column],
@@ -51,17 +56,17 @@ pub(crate) fn render_table(
     if terminal.columns().is_some_and(|room| uncut_width(columns, &shown, rows) > usize::from(room))
     {
         shown.retain(|at| {
-            rows.is_empty() || rows.iter().any(|(row, _)| row.get(*at).is_some_and(has_content))
+            rows.is_empty() || rows.iter().any(|row| row.cells.get(*at).is_some_and(has_content))
         });
     }
     let names = shown.iter().map(|at| cells::one_line(&columns[*at].name));
     let mut header = Row::from(names.map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
     header.max_height(1);
     table.set_header(header);
-    for (row, mark) in rows {
+    for row in rows {
         let cells = shown.iter().map(|at| {
-            let value = row.get(*at).unwrap_or(&JsonValue::Null);
-            format_cell(terminal, &columns[*at].name, value, *mark)
+            let value = row.cells.get(*at).unwrap_or(&JsonValue::Null);
+            format_cell(terminal, &columns[*at].name, value, row.mark)
         });
         let mut line = Row::from(cells);
         line.max_height(1);
@@ -71,7 +76,7 @@ pub(crate) fn render_table(
     RenderedTable { text, left_out: all - shown.len() }
 }
 
-/// The width of the table without cuts. Columns that are usually long count with a maximum.
+/// Returns the width of the table without cuts. Columns that are usually long count with a maximum.
 fn uncut_width(columns: &[Column], shown: &[usize], rows: &[MarkedRow]) -> usize {
     const LONG: usize = 24;
     shown
@@ -79,7 +84,7 @@ fn uncut_width(columns: &[Column], shown: &[usize], rows: &[MarkedRow]) -> usize
         .map(|at| {
             let name = &columns[*at].name;
             let cells =
-                rows.iter().filter_map(|(row, _)| Some(cells::format_value(name, row.get(*at)?)));
+                rows.iter().filter_map(|row| Some(cells::format_value(name, row.cells.get(*at)?)));
             let widest = cells.map(|cell| cell.chars().count().min(LONG)).max().unwrap_or(0);
             widest.max(name.chars().count()) + 2
         })
@@ -148,7 +153,8 @@ mod tests {
     fn check(terminal: Terminal, columns: &[&str], rows: JsonValue, expected: Expect) {
         let names: Vec<String> = columns.iter().map(|name| (*name).to_owned()).collect();
         let rows: Vec<Vec<JsonValue>> = serde_json::from_value(rows).expect("rows are lists");
-        let rows: Vec<MarkedRow> = rows.into_iter().map(|row| (row, None)).collect();
+        let rows: Vec<MarkedRow> =
+            rows.into_iter().map(|cells| MarkedRow { cells, mark: None }).collect();
         let RenderedTable { text, left_out } =
             render_table(terminal, &columns_from_names(&names), &rows);
         expected.assert_eq(&format!("{text}\n({left_out} left out)"));

@@ -2,10 +2,11 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use rustix::fs::OFlags;
+use rustix::process::geteuid;
 
 /// A file that was read.
 #[derive(Debug)]
@@ -13,7 +14,7 @@ pub(crate) struct TextFile {
     /// Its content.
     pub(crate) text: String,
     /// Its owner and permissions when it was read.
-    pub(crate) metadata: Metadata,
+    metadata: Metadata,
 }
 
 impl TextFile {
@@ -42,6 +43,17 @@ impl TextFile {
         let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
         Ok(TextFile { text, metadata })
     }
+
+    /// Returns `true` if this user or root owns the file, and not everybody can write it. Any other file can be the work of
+    /// another user who can write its folder, such as `/tmp`.
+    pub(crate) fn is_trusted(&self) -> bool {
+        is_trusted(self.metadata.uid(), self.metadata.mode())
+    }
+}
+
+fn is_trusted(owner: u32, mode: u32) -> bool {
+    let is_own = owner == geteuid().as_raw() || owner == 0;
+    is_own && mode & 0o002 == 0
 }
 
 fn describe(why: &io::Error) -> String {
@@ -78,5 +90,16 @@ mod tests {
         ] {
             assert_eq!(read(name), Err(why.to_owned()), "{name}");
         }
+    }
+
+    #[test]
+    fn a_file_that_others_can_write_is_not_trusted() {
+        let own = geteuid().as_raw();
+        for (owner, mode, expected) in
+            [(own, 0o100_644, true), (0, 0o100_644, true), (own, 0o100_646, false)]
+        {
+            assert_eq!(is_trusted(owner, mode), expected, "{owner} {mode:o}");
+        }
+        assert!(!is_trusted(own.wrapping_add(7), 0o100_644) || own.wrapping_add(7) == 0);
     }
 }

@@ -1,17 +1,18 @@
-//! The token of this process, and where it is from: an option, the environment, a file, or a credential of systemd.
+//! The token of this process, and its source: an option, the environment, a file, or a credential of systemd.
 
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use url::Url;
+use url::{Host, Url};
 
 use crate::configuration::Origin;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::text_file::TextFile;
 
-/// The variables of the options.
+/// The variable of `--token`.
 const VARIABLE: &str = "ABIDE_TOKEN";
+
+/// The variable of `--token-file`.
 const FILE_VARIABLE: &str = "ABIDE_TOKEN_FILE";
 
 /// The folder that systemd makes for the credentials of a unit (`LoadCredential=abide-token:PATH`).
@@ -26,46 +27,57 @@ const MAX_BYTES: u64 = 16 << 10;
 /// A token.
 pub(crate) struct Token {
     pub(crate) secret: String,
-    /// Where it is from, for people. It has no secret.
+    /// Where the token is from, for people: an option, a variable or a file. It does not contain the secret.
     pub(crate) source: String,
 }
 
-/// Finds the token. The environment of the process must be known.
+/// Finds the token. The first of these places that has one counts: the command line, the environment, the file of the
+/// configuration, a credential of systemd. Call it when `options.environment` is set.
 ///
 /// # Errors
 /// A file cannot be read, or two places of equal rank have a token.
 pub(crate) fn find(options: &Options) -> Result<Option<Token>, Failure> {
-    let typed = |key: &str| options.configuration.origin(key) == Origin::CommandLine;
-    match (typed("token"), typed("token-file")) {
-        (true, true) => return Err(twice("--token", "--token-file")),
-        (true, false) => return Ok(options.token.clone().map(|it| Token::new(it, "--token"))),
-        (false, true) => return read(options.token_file.as_deref(), "--token-file").map(Some),
-        (false, false) => {}
+    let file = options.token_file.as_deref();
+    let file_origin = options.configuration.origin("token-file");
+    if options.configuration.origin("token") == Origin::CommandLine {
+        return if file_origin == Origin::CommandLine {
+            Err(two_tokens("--token", "--token-file"))
+        } else {
+            Ok(options.token.clone().map(|secret| Token::new(secret, "--token")))
+        };
     }
-    // The environment can be hidden from the parser.
-    let token = options.environment.value(VARIABLE).map(|it| Token::new(it.to_owned(), VARIABLE));
-    let is_file_of_environment = options.configuration.origin("token-file") == Origin::Variable;
-    match (token, is_file_of_environment) {
-        (Some(token), true) if !token.secret.is_empty() => {
-            return Err(twice(VARIABLE, FILE_VARIABLE));
-        }
-        (Some(token), false) => return Ok(Some(token)),
-        (_, true) => return read(options.token_file.as_deref(), FILE_VARIABLE).map(Some),
-        (None, false) => {}
+    if let Some(file) = file
+        && file_origin == Origin::CommandLine
+    {
+        return read(file, "--token-file").map(Some);
     }
-    if options.token_file.is_some() {
-        let name = match &options.configuration.file {
-            Some(file) => format!("token-file in {}", file.display()),
+    if let Some(secret) = variable(options, VARIABLE) {
+        return if file_origin == Origin::Variable {
+            Err(two_tokens(VARIABLE, FILE_VARIABLE))
+        } else {
+            Ok(Some(Token::new(secret.to_owned(), VARIABLE)))
+        };
+    }
+    if let Some(file) = file {
+        let source = match &options.configuration.file {
+            _ if file_origin == Origin::Variable => FILE_VARIABLE.to_owned(),
+            Some(configuration) => format!("token-file in {}", configuration.display()),
             None => "token-file".to_owned(),
         };
-        return read(options.token_file.as_deref(), &name).map(Some);
+        return read(file, &source).map(Some);
     }
-    let folder = options.environment.value(CREDENTIALS_VARIABLE);
-    let credential = folder.map(|folder| PathBuf::from(folder).join(CREDENTIAL));
-    match credential.filter(|path| path.symlink_metadata().is_ok()) {
-        Some(path) => read(Some(path.as_path()), CREDENTIALS_VARIABLE).map(Some),
-        None => Ok(None),
+    let Some(folder) = variable(options, CREDENTIALS_VARIABLE) else { return Ok(None) };
+    let credential = Path::new(folder).join(CREDENTIAL);
+    // A unit can have credentials for other programs only.
+    if credential.symlink_metadata().is_err() {
+        return Ok(None);
     }
+    read(&credential, CREDENTIALS_VARIABLE).map(Some)
+}
+
+/// Returns a variable that is set and not empty. The environment can be hidden from the parser.
+fn variable<'a>(options: &'a Options, name: &str) -> Option<&'a str> {
+    options.environment.value(name).filter(|value| !value.is_empty())
 }
 
 impl Token {
@@ -74,7 +86,8 @@ impl Token {
     }
 }
 
-fn twice(first: &str, second: &str) -> Failure {
+/// Returns the failure of a command with a token in two places of equal rank.
+fn two_tokens(first: &str, second: &str) -> Failure {
     Failure::usage(
         format!("{first} and {second} both have a token"),
         format!("leave out {first}, or {second}"),
@@ -82,8 +95,7 @@ fn twice(first: &str, second: &str) -> Failure {
 }
 
 /// Reads the token that a file has, without the end of its line.
-fn read(path: Option<&Path>, source: &str) -> Result<Token, Failure> {
-    let path = path.unwrap_or(Path::new(""));
+fn read(path: &Path, source: &str) -> Result<Token, Failure> {
     let name = path.display();
     let hint = format!("{source} names the file: it has one line, and this user can read it");
     let file = TextFile::read(path, MAX_BYTES).map_err(|why| {
@@ -99,16 +111,18 @@ fn read(path: Option<&Path>, source: &str) -> Result<Token, Failure> {
     Ok(Token { secret: secret.to_owned(), source: format!("{source} ({name})") })
 }
 
-/// Refuses to send a token to an address that only a file in the current folder names: the folder can be of someone else.
+/// Checks that the token may be sent to the address of the server. An `abide.toml` in the current folder is read
+/// although nobody named it, and the folder can be someone else's: the address in such a file could collect tokens.
 ///
 /// # Errors
-/// The address is on another machine, and its file was not named.
+/// The address is on another machine, and is from a file that neither `--config` nor `ABIDE_CONFIG` names.
 pub(crate) fn check_address(options: &Options, token: &Token) -> Result<(), Failure> {
     let configuration = &options.configuration;
-    let is_found =
-        matches!(configuration.origin("url"), Origin::File(_)) && options.config_file.is_none();
-    let is_at_file = options.db.is_some() || options.local_server.is_some();
-    if !is_found || is_at_file || is_of_this_machine(&options.url) {
+    let is_from_file = matches!(configuration.origin("url"), Origin::File(_));
+    let is_file_named = options.config_file.is_some();
+    // A command on a database file, or on the server that has it open, does not use the address.
+    let uses_address = options.db.is_none() && options.local_server.is_none();
+    if !is_from_file || is_file_named || !uses_address || is_on_this_machine(&options.url) {
         return Ok(());
     }
     let file = configuration.file.as_deref().unwrap_or(Path::new("")).display();
@@ -121,12 +135,14 @@ pub(crate) fn check_address(options: &Options, token: &Token) -> Result<(), Fail
     Err(Failure::usage(detail, hint))
 }
 
-fn is_of_this_machine(url: &str) -> bool {
-    let url = Url::parse(url).ok();
-    url.as_ref().and_then(Url::host_str).is_some_and(|host| {
-        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-        host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-    })
+/// Returns `true` if the host of a URL is `localhost` or a loopback address. Names are not resolved.
+fn is_on_this_machine(url: &str) -> bool {
+    match Url::parse(url).as_ref().map(Url::host) {
+        Ok(Some(Host::Domain(name))) => name == "localhost",
+        Ok(Some(Host::Ipv4(address))) => address.is_loopback(),
+        Ok(Some(Host::Ipv6(address))) => address.is_loopback(),
+        Ok(None) | Err(_) => false,
+    }
 }
 
 #[cfg(test)]
@@ -144,7 +160,7 @@ mod tests {
             ("https://example.com/#127.0.0.1", false),
             ("localhost", false),
         ] {
-            assert_eq!(is_of_this_machine(url), is_own, "{url}");
+            assert_eq!(is_on_this_machine(url), is_own, "{url}");
         }
     }
 }

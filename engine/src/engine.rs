@@ -24,6 +24,7 @@ use crate::commit::queue::closing;
 use crate::commit::registry::PreparedCall;
 use crate::commit::unit::AnswerAt;
 use crate::config::Config;
+use crate::last_commit;
 use crate::metrics::{Metrics, WaitingCount};
 use crate::ports::{Backlog, EventSources};
 use crate::queries::output::Delivery;
@@ -68,6 +69,15 @@ impl Engine {
         let layout = Layout { modules: config.modules.clone() };
         let store = Store::open(path.as_ref(), layout, config.tuning.clone())?;
         let path = store.path().to_owned();
+        if let Some(backup) = store.migration_backup() {
+            tracing::warn!(
+                name: "file_migrated",
+                "the tables of {} were migrated, and older programs refuse the file; {} is the file before, to be \
+                 removed when nobody goes back",
+                path.display(),
+                backup.display()
+            );
+        }
         let Config { clock, entropy, live_budget, retention, buffers, scheduler, .. } = config;
         let config = ThreadConfig {
             sources: EventSources { clock, entropy },
@@ -103,6 +113,7 @@ impl Engine {
             let done = self.inner.submit(caller, vec![call], request_id, AnswerAt::Durable).await?;
             let duplicate = done.duplicate;
             let call = done.calls.into_iter().next().expect("one call has one answer");
+            last_commit::note(call.seq);
             Ok(CommittedCall {
                 seq: call.seq,
                 result: call.result,
@@ -229,6 +240,7 @@ impl Engine {
             })
             .collect();
         let seq = results.iter().map(|done| done.seq).max().unwrap_or(Seq::ZERO);
+        last_commit::note(seq);
         Ok(CommittedBatch { seq, results, duplicate: done.duplicate })
     }
 

@@ -229,6 +229,7 @@ mod fault_points;
 mod health;
 #[cfg(all(test, feature = "interleavings"))]
 mod interleavings;
+mod last_commit;
 mod locks;
 mod metrics;
 mod ports;
@@ -249,6 +250,7 @@ pub use commit::retention::Retention;
 pub use config::Config;
 pub use engine::{BatchCalls, Engine};
 pub use fault_points::FaultPoint;
+pub use last_commit::LastCommit;
 pub use metrics::{
     CodeCounter, Counter, Gauge, Histogram, Metrics, WaitingCount, template_digest,
     template_families, waiting_families,

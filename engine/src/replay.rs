@@ -184,10 +184,12 @@ fn replay_into(
     let sources = EventSources { clock: Arc::new(SystemClock), entropy: Arc::new(SystemEntropy) };
     let credentials = CredentialChecker::new(&store.layout().modules);
     let writer = store.writer()?;
-    let former = log.last_before(&store.layout().modules)?;
-    former.iter().try_for_each(|version| writer.set_last_before(version))?;
+    let version_starts = log.version_starts(&store.layout().modules)?;
+    for version_start in &version_starts {
+        writer.set_version_start(version_start)?;
+    }
     let row_policies = scope_rules.row_policies();
-    let transaction = GroupTransaction::new(writer, row_policies, credentials, former);
+    let transaction = GroupTransaction::new(writer, row_policies, credentials, version_starts);
     let mut executor = Executor::new(transaction, start, sources, scope_rules);
     let mut requests = RequestIdRebuilder::default();
     executor.transaction.store.begin()?;

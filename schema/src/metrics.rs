@@ -39,19 +39,19 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// A counter.
+    /// Returns a counter.
     #[must_use]
     pub const fn counter(name: &'static str, meaning: &'static str) -> Metric {
         Metric { name, meaning, kind: MetricKind::Counter }
     }
 
-    /// A gauge.
+    /// Returns a gauge.
     #[must_use]
     pub const fn gauge(name: &'static str, meaning: &'static str) -> Metric {
         Metric { name, meaning, kind: MetricKind::Gauge }
     }
 
-    /// A histogram.
+    /// Returns a histogram.
     #[must_use]
     pub const fn histogram(name: &'static str, meaning: &'static str) -> Metric {
         Metric { name, meaning, kind: MetricKind::Histogram }
@@ -94,7 +94,7 @@ pub struct MetricSample {
 }
 
 impl MetricSample {
-    /// A value of a counter or a gauge.
+    /// Returns a value of a counter or a gauge.
     #[must_use]
     pub fn new(labels: MetricLabels, value: f64) -> MetricSample {
         MetricSample { suffix: "", labels, value }
@@ -103,10 +103,11 @@ impl MetricSample {
 
 /// Returns the samples of a histogram: cumulative buckets, the sum and the count.
 ///
-/// `counts` has the number of durations in each interval below a bound of `bounds`, in seconds, and then of those above all bounds.
+/// `bounds` are in seconds. `counts` has the number of durations in each interval that ends at a bound, and then of those
+/// above all bounds.
 ///
 /// # Panics
-/// `counts` has not one more element than `bounds`.
+/// If `counts` does not have one element more than `bounds`.
 #[must_use]
 pub fn histogram_samples(
     labels: &[(&'static str, String)],

@@ -403,7 +403,7 @@ impl<'a> Context<'a> {
         done
     }
 
-    /// Validates a policy before it is stored, against the declared tables without rows.
+    /// Checks that each of these names is a reducer that callers can call.
     ///
     /// # Errors
     /// [`Abort::Refused`] with the first name that is none.

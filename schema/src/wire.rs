@@ -15,6 +15,33 @@ use crate::value::ValueRef;
 /// The WebSocket subprotocol.
 pub const SUBPROTOCOL: &str = "abide.v1";
 
+/// The beginning of every subprotocol of Abide; the number of its version follows.
+const SUBPROTOCOL_FAMILY: &str = "abide.v";
+
+/// What to update if two programs speak different versions of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpdateSide {
+    /// This program is older.
+    Own,
+    /// The other program is older.
+    Other,
+}
+
+impl UpdateSide {
+    /// Compares a subprotocol of another program with [`SUBPROTOCOL`]. `None` if it is the same one, or none of Abide.
+    #[must_use]
+    pub fn of(other: &str) -> Option<UpdateSide> {
+        let version =
+            |protocol: &str| protocol.strip_prefix(SUBPROTOCOL_FAMILY)?.parse::<u32>().ok();
+        let own = version(SUBPROTOCOL)?;
+        match version(other)? {
+            other if other > own => Some(UpdateSide::Own),
+            other if other < own => Some(UpdateSide::Other),
+            _ => None,
+        }
+    }
+}
+
 /// The header that restricts a request or a whole WebSocket to a scope: a JSON object of strings.
 pub const SCOPE_HEADER: &str = "abide-scope";
 

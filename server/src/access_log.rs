@@ -1,12 +1,14 @@
-//! The access log: one record at INFO for each request, and one for each WebSocket at its end. `docs/logs.md` lists its fields.
+//! The access log: one record at INFO for each request, for each call or batch over a WebSocket, and for each WebSocket at its end.
+//! `docs/logs.md` lists their fields.
 //!
 //! A record has the template of the route and no path, query, header or body: those have ids, content and tokens.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use abide_schema::Seq;
+use abide_engine::LastCommit;
 use abide_schema::caller::Caller;
+use abide_schema::{Refusal, Seq};
 use axum::body::{Body, Bytes};
 use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
@@ -24,21 +26,9 @@ pub(crate) fn is_enabled() -> bool {
     tracing::enabled!(Level::INFO)
 }
 
-/// The event of a call, in the extensions of its response.
-#[derive(Clone, Copy, Debug)]
-struct LoggedSeq(Seq);
-
 /// The caller of a request, in the extensions of its response.
 #[derive(Clone, Debug)]
 struct LoggedCaller(Caller);
-
-/// Adds the event of a call to the record of its request.
-pub(crate) fn add_seq(mut response: Response, seq: Seq) -> Response {
-    if is_enabled() {
-        response.extensions_mut().insert(LoggedSeq(seq));
-    }
-    response
-}
 
 /// Adds the caller to the record of a request.
 pub(crate) fn add_caller(response: &mut Response, caller: Caller) {
@@ -52,7 +42,8 @@ pub(crate) struct AccessRecord {
     caller: Option<Caller>,
     /// `None` if the client has gone before the response.
     status: Option<StatusCode>,
-    seq: Option<Seq>,
+    /// The calls of the request.
+    last_commit: LastCommit,
     begun: Instant,
     is_written: bool,
 }
@@ -65,7 +56,7 @@ impl AccessRecord {
             route: None,
             caller: Some(caller.clone()),
             status: Some(StatusCode::SWITCHING_PROTOCOLS),
-            seq: None,
+            last_commit: LastCommit::default(),
             begun: Instant::now(),
             is_written: true,
         })
@@ -88,9 +79,36 @@ impl Drop for AccessRecord {
         let route = self.route();
         let caller = self.caller.as_ref().map(Caller::id);
         let status = self.status.map(|status| status.as_u16());
-        let seq = self.seq.map(|seq| seq.0);
+        let seq = self.last_commit.seq().map(|seq| seq.0);
         let duration_ms = self.begun.elapsed().as_secs_f64() * 1e3;
         tracing::info!(name: "request", method, route, caller, status, seq, duration_ms, "a request has ended");
+    }
+}
+
+/// A call or a batch over a WebSocket.
+pub(crate) struct MessageRecord {
+    op: &'static str,
+    caller: Caller,
+    begun: Instant,
+}
+
+impl MessageRecord {
+    /// Returns the record of a message that arrived at a time.
+    pub(crate) fn new(op: &'static str, caller: &Caller, begun: Instant) -> Option<MessageRecord> {
+        is_enabled().then(|| MessageRecord { op, caller: caller.clone(), begun })
+    }
+
+    /// Writes it, with the status that the message would have as a request.
+    pub(crate) fn write(self, outcome: Result<Seq, &Refusal>) {
+        let MessageRecord { op, caller, begun } = self;
+        let caller = caller.id();
+        let route = WEBSOCKET;
+        let (status, seq) = match outcome {
+            Ok(seq) => (200, Some(seq.0)),
+            Err(refusal) => (refusal.code.http_status(), None),
+        };
+        let duration_ms = begun.elapsed().as_secs_f64() * 1e3;
+        tracing::info!(name: "websocket_message", route, op, caller, status, seq, duration_ms, "a message of a websocket has an answer");
     }
 }
 
@@ -104,23 +122,23 @@ pub(crate) async fn log_request(request: Request, next: Next) -> Response {
         route: request.extensions().get::<MatchedPath>().cloned(),
         caller: None,
         status: None,
-        seq: None,
+        last_commit: LastCommit::default(),
         begun: Instant::now(),
         is_written: true,
     };
-    let mut response = next.run(request).await;
+    let last_commit = record.last_commit.clone();
+    let mut response = last_commit.follow(next.run(request)).await;
     record.status = Some(response.status());
     record.caller = response.extensions_mut().remove::<LoggedCaller>().map(|it| it.0);
-    record.seq = response.extensions_mut().remove::<LoggedSeq>().map(|it| it.0);
     // The session of a WebSocket has a record of its own.
     record.is_written = response.status() != StatusCode::SWITCHING_PROTOCOLS;
-    response.map(|body| Body::new(LoggedBody { body, _record: record }))
+    response.map(|body| Body::new(LoggedBody { body, record }))
 }
 
 /// The body of a response. Its record is written when it was sent or given up.
 struct LoggedBody {
     body: Body,
-    _record: AccessRecord,
+    record: AccessRecord,
 }
 
 impl HttpBody for LoggedBody {
@@ -131,7 +149,8 @@ impl HttpBody for LoggedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let LoggedBody { body, record } = &mut *self;
+        record.last_commit.follow_poll(|| Pin::new(body).poll_frame(context))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,6 +1,7 @@
 //! State shared by all routes, and the result of a request's authentication.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use abide_engine::Engine;
 use abide_schema::Refusal;
@@ -33,6 +34,7 @@ pub(crate) struct AppState {
     pub(crate) protocols: Option<Arc<dyn Protocols>>,
     pub(crate) metrics_cache: MetricsCache,
     pub(crate) refused_credentials: RefusedCredentials,
+    pub(crate) dropped_log_records: Arc<AtomicU64>,
 }
 
 impl AppState {

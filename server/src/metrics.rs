@@ -4,6 +4,7 @@
 //! What costs more than reading counters is read at most every five seconds, by one scrape for all.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use abide_engine::{Engine, template_families, waiting_families};
@@ -100,6 +101,11 @@ fn server_families(app: &AppState) -> Vec<MetricFamily> {
             "Requests whose credentials were missing or not valid.",
         )
         .with_value(app.refused_credentials.count()),
+        Metric::counter(
+            "dropped_log_records_total",
+            "Log records that were dropped, because stderr was not read or could not be written.",
+        )
+        .with_value(app.dropped_log_records.load(Ordering::Relaxed)),
     ]
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
@@ -66,11 +67,13 @@ pub struct Services {
     pub agents: Option<Arc<dyn AgentRegistry>>,
     /// The protocols for agents that are served besides the routes of the server.
     pub protocols: Option<Arc<dyn Protocols>>,
-    /// The address of the server as its clients know it, for example in metadata of OAuth. Without one it is what a client writes
-    /// in the header `Host`.
+    /// The address of the server as its clients know it, for example in metadata of OAuth. Without one it is what a client
+    /// writes in the header `Host`.
     pub public_url: Option<PublicUrl>,
-    /// What the program begins before it ends the server.
+    /// Lets the program refuse new work before it ends the server.
     pub drain: Drain,
+    /// Log records that the program could not write, for `/metrics`.
+    pub dropped_log_records: Arc<AtomicU64>,
 }
 
 /// Serves the engine with these services.
@@ -167,6 +170,7 @@ async fn run(
         has_tls: port.tls.is_some(),
         metrics_cache: MetricsCache::default(),
         refused_credentials: RefusedCredentials::default(),
+        dropped_log_records: services.dropped_log_records,
     };
     tokio::spawn(unknown_calls::log(app.engine.clone(), lifecycle.clone()));
     let StartedProtocols { routes, background } = match &app.protocols {
@@ -197,6 +201,7 @@ async fn run(
         ((), ()) = async { tokio::join!(accept(&port, &full, lifecycle, shutdown.clone()), accept_local) } => {}
         () = reload => {}
     }
+    // Nobody can connect from here on, and the addresses are free.
     drop((port, local));
 
     lifecycle.enter_phase(Phase::Draining);

@@ -29,8 +29,8 @@ use x509_cert::ext::pkix::BasicConstraints;
 
 use crate::limits;
 
-/// Parts of a kilobyte that are read after a handshake has failed.
-const DRAINED_PARTS: usize = 64;
+/// Maximum parts of a kilobyte that are read after a handshake has failed. A client has sent at most its first requests.
+const PARTS_AFTER_FAILURE: usize = 64;
 
 /// The protocols over TLS, the preferred one first.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -57,18 +57,20 @@ struct Shared {
 
 struct Current {
     config: Arc<ServerConfig>,
-    /// The files as they were before they were read the last time, valid or not.
-    read: FileVersions,
+    /// The files as they were before they were read.
+    versions: FileVersions,
     /// When the certificate expires.
     not_after: Micros,
     /// Whether the log says that it has expired.
     is_expiry_logged: bool,
+    /// Why later files are not in use, as the log says.
+    refusal: Option<Refusal>,
 }
 
 /// What a check of the files has found.
 #[derive(Debug, PartialEq, Eq)]
 enum Checked {
-    /// They are the ones that were read.
+    /// They are the ones in use, or they cannot be used for the same reason as before.
     Unchanged,
     /// They have changed, and are used from now on.
     Replaced,
@@ -89,7 +91,7 @@ impl Tls {
     /// `bad_arguments` with the file: it cannot be read, it is not PEM, the certificate has expired or is not valid yet, or
     /// the key is that of another certificate.
     pub fn open(files: TlsFiles) -> Result<Tls, Refusal> {
-        let current = Current::read(&files)?;
+        let current = Current::read(&files, UnixTime::now())?;
         Ok(Tls(Arc::new(Shared { files, current: Mutex::new(current) })))
     }
 
@@ -122,25 +124,34 @@ impl Tls {
         }
     }
 
-    /// Reads the files if they have changed.
+    /// Reads the files if they are not the ones in use.
     fn check(&self, now: UnixTime) -> Checked {
         let files = &self.0.files;
         let versions = FileVersions::of(files);
         {
             let mut current = self.lock();
-            if versions == current.read {
+            if versions == current.versions {
+                current.refusal = None;
                 current.log_expiry(files, now);
                 return Checked::Unchanged;
             }
-            // Files that cannot be used are not read again before they change.
-            current.read = versions;
         }
-        match Current::read(files) {
+        match Current::read(files, now) {
             Ok(read) => {
                 *self.lock() = read;
                 Checked::Replaced
             }
-            Err(why) => Checked::Refused(why),
+            // They are read again at the next check: a reason can pass without a change of the files. A new certificate
+            // becomes valid, or the process has a free descriptor again.
+            Err(why) => {
+                let mut current = self.lock();
+                current.log_expiry(files, now);
+                if current.refusal.as_ref() == Some(&why) {
+                    return Checked::Unchanged;
+                }
+                current.refusal = Some(why.clone());
+                Checked::Refused(why)
+            }
         }
     }
 
@@ -161,7 +172,7 @@ impl Tls {
         let stream = match TlsAcceptor::from(config).accept(socket).into_fallible().await {
             Ok(stream) => stream,
             Err((why, socket)) => {
-                let _ = timeout(limits::CLOSE_TIMEOUT, drain(socket)).await;
+                let _ = timeout(limits::CLOSE_TIMEOUT, close_after_alert(socket)).await;
                 return Err(why);
             }
         };
@@ -177,11 +188,10 @@ impl Tls {
 
 /// Ends a connection whose handshake has failed. A socket that is closed while it has bytes to read discards what it has
 /// sent, and with it the alert that says why.
-async fn drain(mut socket: TcpStream) {
+async fn close_after_alert(mut socket: TcpStream) {
     let mut part = [0; 1 << 10];
     if socket.shutdown().await.is_ok() {
-        // A client has sent at most its first requests.
-        for _ in 0..DRAINED_PARTS {
+        for _ in 0..PARTS_AFTER_FAILURE {
             if !matches!(socket.read(&mut part).await, Ok(1..)) {
                 return;
             }
@@ -198,10 +208,12 @@ pub(crate) enum FirstContact {
 }
 
 impl Current {
-    fn read(files: &TlsFiles) -> Result<Current, Refusal> {
-        let read = FileVersions::of(files);
-        let (config, not_after) = read_config(files)?;
-        Ok(Current { config: Arc::new(config), read, not_after, is_expiry_logged: false })
+    fn read(files: &TlsFiles, now: UnixTime) -> Result<Current, Refusal> {
+        // First, so that the next check finds a file that is replaced while it is read.
+        let versions = FileVersions::of(files);
+        let (config, not_after) = read_config(files, now)?;
+        let config = Arc::new(config);
+        Ok(Current { config, versions, not_after, is_expiry_logged: false, refusal: None })
     }
 
     /// Says once that the certificate in use has expired.
@@ -214,8 +226,8 @@ impl Current {
     }
 }
 
-/// What distinguishes a file from the one that had its name before: a certificate is replaced by a new file, by a new
-/// target of a symlink, or in place.
+/// What distinguishes a file from the one that had its name before: its device and number, and when it was changed. A
+/// certificate is replaced by a new file, by a new target of a symlink, or in place. `None` if there is no file.
 type FileVersion = Option<(u64, u64, i64, i64)>;
 
 /// The versions of all files.
@@ -224,28 +236,26 @@ struct FileVersions([FileVersion; 3]);
 
 impl FileVersions {
     fn of(files: &TlsFiles) -> FileVersions {
-        let version = |path: &Path| {
-            let meta = std::fs::metadata(path).ok()?;
-            Some((meta.dev(), meta.ino(), meta.ctime(), meta.ctime_nsec()))
-        };
         FileVersions([
-            version(&files.certificate),
-            version(&files.key),
-            files.client_ca.as_deref().and_then(version),
+            version_of(&files.certificate),
+            version_of(&files.key),
+            files.client_ca.as_deref().and_then(version_of),
         ])
     }
 }
 
+fn version_of(path: &Path) -> FileVersion {
+    let meta = std::fs::metadata(path).ok()?;
+    Some((meta.dev(), meta.ino(), meta.ctime(), meta.ctime_nsec()))
+}
+
 /// Returns the configuration of these files, and when the certificate expires.
-fn read_config(files: &TlsFiles) -> Result<(ServerConfig, Micros), Refusal> {
+fn read_config(files: &TlsFiles, now: UnixTime) -> Result<(ServerConfig, Micros), Refusal> {
     let provider = Arc::new(ring::default_provider());
     let chain = read_certificates(&files.certificate)?;
     let leaf = chain.first().ok_or_else(|| no_certificate(&files.certificate))?;
-    let not_after = check_validity(&files.certificate, leaf, UnixTime::now())?;
-    if is_authority(leaf) {
-        let certificate = files.certificate.display();
-        tracing::warn!(name: "certificate_of_authority", %certificate, "the certificate is one of an authority (CA:TRUE), which clients in Rust refuse");
-    }
+    let not_after = check_validity(&files.certificate, leaf, now)?;
+    let is_of_authority = is_authority(leaf);
     let key = read_key(&files.key)?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -273,6 +283,10 @@ fn read_config(files: &TlsFiles) -> Result<(ServerConfig, Micros), Refusal> {
         why => unusable(&files.key, &why),
     })?;
     config.alpn_protocols = ALPN.map(<[u8]>::to_vec).into();
+    if is_of_authority {
+        let certificate = files.certificate.display();
+        tracing::warn!(name: "certificate_of_authority", %certificate, "the certificate is one of an authority (CA:TRUE), which clients in Rust refuse");
+    }
     Ok((config, not_after))
 }
 

@@ -21,12 +21,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use abide_schema::caller::Credential;
-use abide_schema::wire::{AUTHENTICATION_HEADER, AUTHENTICATION_OFF};
+use abide_schema::wire::{AUTHENTICATION_HEADER, AUTHENTICATION_OFF, SUBPROTOCOL, UpdateSide};
 use abide_schema::{Code, Refusal, lowercase_first};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Extension, State};
-use axum::http::HeaderValue;
+use axum::http::header::SEC_WEBSOCKET_PROTOCOL;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use futures_util::stream::SplitStream;
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -54,8 +55,10 @@ pub(crate) async fn upgrade(
     Extension(session): SessionExtension,
     Extension(place): Extension<ConnectionPermit>,
     arrivals: Option<Extension<Arc<Arrivals>>>,
+    headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
+    check_protocol(&headers)?;
     let upgrade = upgrade.map_err(|why| {
         let why = lowercase_first(&why.to_string());
         Refusal::new(Code::BadRequest, format!("this endpoint requires a WebSocket: {why}"))
@@ -78,6 +81,28 @@ pub(crate) async fn upgrade(
         response.headers_mut().insert(AUTHENTICATION_HEADER, value);
     }
     Ok(response)
+}
+
+/// Refuses a client that offers only other versions of the protocol, and says which side is older. A client that offers none
+/// is not an SDK.
+///
+/// # Errors
+/// `bad_request`.
+fn check_protocol(headers: &HeaderMap) -> Result<(), Refusal> {
+    let offered = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|it| it.to_str().ok());
+    let offered: Vec<&str> = offered.flat_map(|it| it.split(',')).map(str::trim).collect();
+    if offered.iter().any(|protocol| SUBPROTOCOLS.contains(protocol)) {
+        return Ok(());
+    }
+    let other = offered.iter().find_map(|other| Some((other, UpdateSide::of(other)?)));
+    let Some((other, side)) = other else { return Ok(()) };
+    let version = env!("CARGO_PKG_VERSION");
+    let detail =
+        format!("the client speaks {other}, and this server of version {version} {SUBPROTOCOL}");
+    Err(Refusal::new(Code::BadRequest, detail).hint(match side {
+        UpdateSide::Own => "the server is older: update the server (docs/upgrade.md)",
+        UpdateSide::Other => "the client is older: update the SDK that connects (docs/upgrade.md)",
+    }))
 }
 
 /// Runs a session until it ends, or until the shutdown takes too long. `place` is its place among the connections.

@@ -1,17 +1,19 @@
 //! Migrations: the steps lead to the declared tables, or nothing is changed.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use abide_engine::{Engine, OpenError, replay, verify_file};
 use abide_schema::reducer::Caller;
 use abide_schema::{Abort, Code, Context, Module, Row, Seq, Table, Value, reducer, table};
+use abide_store::plan_upgrade;
 use abide_tests::world::{World, run};
 use rusqlite::Connection;
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::database::schema_of;
-use crate::durability::companion;
+use crate::durability::{SmallDisk, companion};
+use crate::recordings::left_out;
 use crate::replica::Client;
 
 /// A shelf, version 1.
@@ -196,6 +198,175 @@ fn a_newer_module_is_refused() {
     let words = "was written by a newer Abide: module library has version 3, this one supports 2";
     assert!(error.to_string().ends_with(words), "{error}");
     open(&world, version(3)).unwrap();
+}
+
+/// The backups in a folder.
+fn backups(folder: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_backup = |name: &str| name.contains(".backup-") && !name.ends_with("-lock");
+    files.filter(|path| is_backup(&path.to_string_lossy())).collect()
+}
+
+/// A file that older programs refuse after a migration is copied before it, once.
+#[test]
+fn a_migration_leaves_a_backup_that_the_older_program_opens() {
+    let world = new_world();
+    open(&world, version(1)).unwrap();
+    assert_eq!(backups(world.folder.path()), [] as [PathBuf; 0], "a new module ends no program");
+    world.raw().execute_batch("INSERT INTO shelves (id, seq) VALUES (7, 1)").unwrap();
+    let before = schema(&world.path());
+    open(&world, version(2)).unwrap();
+    let found = backups(world.folder.path());
+    let [backup] = &found[..] else { panic!("{found:?}") };
+    assert!(matches!(open(&world, version(1)), Err(OpenError::Newer { .. })));
+    assert_eq!(schema(backup), before);
+    verify_file(backup, modules_with(version(1)), &mut |_| {}).unwrap();
+    let engine = Engine::open(backup, world.config(modules_with(version(1)))).unwrap();
+    engine.close();
+    let count = "SELECT count(*) FROM shelves WHERE id = 7";
+    let count: i64 =
+        Connection::open(backup).unwrap().query_row(count, [], |row| row.get(0)).unwrap();
+    assert_eq!(count, 1);
+    open(&world, version(2)).unwrap();
+    assert_eq!(backups(world.folder.path()).len(), 1, "nothing is migrated any more");
+}
+
+#[test]
+fn a_migration_without_a_backup_makes_none() {
+    let world = new_world();
+    open(&world, version(1)).unwrap();
+    let mut config = world.config(modules_with(version(2)));
+    config.tuning.migration_backup = false;
+    Engine::open(world.path(), config).unwrap().close();
+    assert_eq!(backups(world.folder.path()), [] as [PathBuf; 0]);
+}
+
+/// To version 2, for a file without a shelf 7.
+const LABELS_WITHOUT_SEVEN: &str = "CREATE TABLE shelves_new (
+  id INTEGER PRIMARY KEY NOT NULL CHECK (id <> 7)
+) STRICT;
+INSERT INTO shelves_new SELECT id FROM shelves;
+DROP TABLE shelves_new;
+DROP TABLE shelves;
+CREATE TABLE shelves (
+  id INTEGER PRIMARY KEY NOT NULL,
+  seq INTEGER NOT NULL,
+  label TEXT
+) STRICT;
+CREATE INDEX shelves_label ON shelves (label)";
+
+/// A step can fail on the rows of one file only. The copy that was made for it would be of no use.
+#[test]
+fn a_step_that_fails_leaves_the_file_and_no_backup() {
+    let world = new_world();
+    open(&world, version(1)).unwrap();
+    world.raw().execute_batch("INSERT INTO shelves (id, seq) VALUES (7, 1)").unwrap();
+    let before = (schema(&world.path()), fs::read_dir(world.folder.path()).unwrap().count());
+    let library = Module::new("library").step(LABELS_WITHOUT_SEVEN).table::<ShelfV2>();
+    for _ in 0..2 {
+        let error = open(&world, library.clone()).unwrap_err();
+        assert!(error.to_refusal().detail.contains("CHECK constraint failed"), "{error:?}");
+        assert_eq!(backups(world.folder.path()), [] as [PathBuf; 0]);
+    }
+    let after = (schema(&world.path()), fs::read_dir(world.folder.path()).unwrap().count());
+    assert_eq!(after, before);
+    open(&world, version(2)).unwrap();
+}
+
+/// A process that was killed after its backup makes no second one; a file that only has the name of a backup is refused.
+#[test]
+fn a_backup_is_used_again_only_if_it_is_one() {
+    let world = new_world();
+    open(&world, version(1)).unwrap();
+    let original = world.folder.path().join("original.db");
+    fs::copy(world.path(), &original).unwrap();
+    open(&world, version(2)).unwrap();
+    let found = backups(world.folder.path());
+    let [backup] = &found[..] else { panic!("{found:?}") };
+    let take_back = || {
+        fs::copy(&original, world.path()).unwrap();
+    };
+
+    take_back();
+    // What a killed process leaves of a copy.
+    let part = companion(backup, "-partial-1");
+    fs::write(&part, "half").unwrap();
+    open(&world, version(2)).unwrap();
+    assert_eq!(backups(world.folder.path()).len(), 2, "the backup, and the part of another");
+
+    take_back();
+    fs::remove_file(backup).unwrap();
+    open(&world, version(2)).unwrap();
+    assert!(!part.exists() && backup.exists());
+
+    take_back();
+    fs::write(backup, "another file").unwrap();
+    let error = open(&world, version(2)).unwrap_err().to_refusal();
+    assert!(error.detail.contains("is not migrated and not changed"), "{error:?}");
+    assert!(fs::read(world.path()).unwrap() == fs::read(&original).unwrap());
+    fs::remove_file(backup).unwrap();
+    std::os::unix::fs::symlink(world.path(), backup).unwrap();
+    let error = open(&world, version(2)).unwrap_err().to_refusal();
+    assert_eq!(error.code, Code::Conflict, "another name of the file itself: {error:?}");
+    assert!(error.hint.unwrap().contains("--no-backup"));
+}
+
+#[test]
+fn a_disk_without_space_for_the_backup_keeps_the_old_file() {
+    let world = new_world();
+    let Some(disk) = SmallDisk::mount(world.folder.path().join("small")) else {
+        return left_out("a full disk: no file system can be mounted here");
+    };
+    open(&world, version(1)).unwrap();
+    let path = disk.path().join("abide.db");
+    fs::copy(world.path(), &path).unwrap();
+    let ballast = disk.path().join("ballast");
+    let free = (10 << 20) - fs::metadata(&path).unwrap().len();
+    fs::write(&ballast, vec![1; usize::try_from(free).unwrap() - (256 << 10)]).unwrap();
+    let before = fs::read(&path).unwrap();
+    let migrate = || {
+        let mut config = world.config(modules_with(version(2)));
+        config.tuning.segment_bytes = 64 << 10;
+        Engine::open(&path, config)
+    };
+    let refusal = migrate().unwrap_err().to_refusal();
+    assert_eq!(refusal.code, Code::DiskFull, "{refusal:?}");
+    assert!(refusal.detail.contains("is not migrated and not changed: its backup failed"));
+    assert!(refusal.hint.as_deref().unwrap().starts_with("free some space; "), "{refusal:?}");
+    assert!(fs::read(&path).unwrap() == before);
+    assert_eq!(backups(disk.path()), [] as [PathBuf; 0]);
+    fs::remove_file(&ballast).unwrap();
+    migrate().unwrap().close();
+    assert_eq!(backups(disk.path()).len(), 1);
+}
+
+/// What `abide upgrade --check` reads: the steps by what they change, and nothing written.
+#[test]
+fn a_plan_names_each_step_and_changes_nothing() {
+    let world = new_world();
+    open(&world, version(1)).unwrap();
+    let files = || fs::read_dir(world.folder.path()).unwrap().count();
+    let before = (fs::read(world.path()).unwrap(), files());
+    let plan = plan_upgrade(&world.path(), modules_with(version(3))).unwrap();
+    let [migration] = &plan.migrations[..] else { panic!("{plan:?}") };
+    assert_eq!((migration.module, migration.from, migration.to), ("library", 1, 3));
+    let changes: Vec<String> = migration.steps.iter().map(|step| step.changes.join(", ")).collect();
+    assert_eq!(
+        changes,
+        ["adds column shelves.label, adds index shelves_label", "adds table books"]
+    );
+    assert!(!plan.keeps_older_programs() && plan.backup_bytes == plan.now.bytes());
+    assert!(plan.migration_bytes > 0 && plan.is_writable);
+    assert!((fs::read(world.path()).unwrap(), files()) == before, "something was written");
+
+    // A new module, and a module that the program does not have.
+    let plan = plan_upgrade(&world.path(), abide_reducers::modules()).unwrap();
+    assert_eq!(plan.unknown_modules, ["library"]);
+    assert!(plan.is_empty(), "{plan:?}");
+    let fresh = new_world();
+    let plan = plan_upgrade(&fresh.path(), modules_with(version(2))).unwrap();
+    assert_eq!(plan.migrations[0].steps[0].changes, ["adds table shelves"]);
+    assert!(plan.keeps_older_programs() && plan.backup_bytes == 0, "{plan:?}");
 }
 
 /// Writes a shelf.

@@ -1,6 +1,12 @@
 //! UNION, EXCEPT and INTERSECT in any chain, maintained by the rows that equal those of a change.
 
+use std::sync::Arc;
+
+use abide_live::Planner;
+use serde_json::Map;
+
 use crate::deltas::follow;
+use crate::world::World;
 
 pub(crate) const COMPOUNDS: &[&str] = &[
     "SELECT a FROM r UNION SELECT n FROM s",
@@ -26,6 +32,7 @@ pub(crate) const COMPOUNDS: &[&str] = &[
     "SELECT z, id FROM r UNION SELECT z, a FROM r",
     "SELECT a FROM r UNION SELECT n FROM s ORDER BY 1 DESC",
     "SELECT a FROM r UNION SELECT n FROM s ORDER BY 1 DESC LIMIT 3",
+    "SELECT a, id AS a FROM r UNION SELECT n, b FROM s ORDER BY a DESC",
     "SELECT DISTINCT a, b FROM r UNION ALL SELECT n, b FROM s",
     "SELECT DISTINCT a + 0 AS d, c FROM r UNION ALL SELECT n, c FROM s",
     "SELECT 1 AS one UNION SELECT a FROM r",
@@ -48,4 +55,19 @@ pub(crate) const COMPOUNDS: &[&str] = &[
 #[test]
 fn compounds_follow_every_commit() {
     follow("compounds", COMPOUNDS);
+}
+
+/// ORDER BY meant the first column of this name. SQLite orders by the column with the alias.
+#[test]
+fn order_by_means_an_alias_before_a_column_of_the_same_name() {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    for (sql, column) in [
+        ("SELECT a, id AS a FROM r UNION SELECT n, b FROM s ORDER BY a", 2),
+        ("SELECT a, id AS b FROM r UNION SELECT n, b FROM s ORDER BY a", 1),
+    ] {
+        let binding = planner.bind(sql, &Map::new()).expect("the query can be live");
+        let snapshot = binding.snapshot_sql();
+        assert!(snapshot.contains(&format!("ORDER BY {column} ")), "{sql}: {snapshot}");
+    }
 }

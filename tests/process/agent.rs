@@ -358,13 +358,16 @@ fn a_check_reports_what_cannot_work() {
         error: the agent folder has 2 errors; the tools and models of its definitions were not checked   [bad_arguments]
     "#]]
     .assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
-    let programs =
-        "  - { name: lint, description: Checks., command: [nosuchprog], effect: read_only }\n";
+    let programs = "  - { name: lint, description: Checks., command: [nosuchprog], effect: read_only }
+  - { name: send, description: Sends., command: [sh], effect: read_only, working_dir: /no/such/folder }
+";
     fs::write(agent_folder.path("project/abide.yaml"), format!("{TOOLS}{programs}")).unwrap();
     let remote = "a2a: { url: 'http://10.0.0.1/a2a/x' }\n";
     fs::write(agent_folder.path("project/agents/remote.yaml"), remote).unwrap();
     let missing = agent_folder.run(&["agent", "check"]);
     expect![[r#"
+        project/abide.yaml:17:87: there is no folder /no/such/folder for the tool send   [missing_folder]
+          hint: create the folder
         project/abide.yaml:16:51: there is no program "nosuchprog" for the tool lint   [program_not_found]
           hint: install it, or name it with its path
         project/agents/lead.yaml:3:5: unknown subagent clrk; available: none   [unknown_subagent]

@@ -175,7 +175,7 @@ fn a_definition_with_an_error_starts_no_run() {
     define(&project, "tools: [pay]\ninterrupt_on: { pays: true }\n");
     let refused = begin("r2");
     assert_eq!(refused.code, Some(2), "{refused:?}");
-    let error = "error: agent clerk starts no run, because its definition has an error: \
+    let error = "error: cannot start a run: the definition of agent clerk is invalid: \
                  .abide/agents/clerk.yaml:2:17: unknown tool pays; available: pay   [usage]\n  \
                  hint: did you mean pay?\n        `abide agent check` lists all errors; \
                  a former revision is kept for runs that are in progress\n";
@@ -520,6 +520,12 @@ fn a_folder_without_a_configuration_is_reported() {
         assert_eq!(output.code, Some(code), "{output:?}");
         assert!(output.stderr.contains(line), "{output:?}");
     }
+    // A file with the other usual name was ignored without a word.
+    fs::write(project.path(".abide/abide.yml"), "{}\n").unwrap();
+    let line = ".abide/abide.yaml does not exist, so there are no models and no tools: \
+                .abide/abide.yml is not read, rename it to abide.yaml";
+    let output = project.run(&["agent", "check"]);
+    assert!(output.stderr.contains(line), "{output:?}");
 }
 
 /// Only the first of several calls was named.

@@ -314,6 +314,12 @@ fn a_token_is_read_from_a_file_or_a_credential_and_never_shown() {
     );
     assert_eq!(source(&[of_systemd, of_file], ""), "ABIDE_TOKEN_FILE (one)");
     assert_eq!(source(&[of_systemd, ("ABIDE_TOKEN", "of-variable")], ""), "ABIDE_TOKEN");
+    // An empty variable counts as not set.
+    assert_eq!(source(&[of_file, ("ABIDE_TOKEN", "")], ""), "ABIDE_TOKEN_FILE (one)");
+    for empty in ["ABIDE_TOKEN", "ABIDE_TOKEN_FILE"] {
+        assert_eq!(source(&[of_systemd, (empty, "")], ""), source(&[of_systemd], ""), "{empty}");
+    }
+    assert_eq!(source(&[("CREDENTIALS_DIRECTORY", "")], ""), "unset");
     assert_eq!(source(&[of_file], " --token-file two"), "--token-file (two)");
     folder.write("abide.toml", "token-file = \"two\"\n");
     assert_eq!(source(&[of_systemd], ""), "token-file in abide.toml (two)");

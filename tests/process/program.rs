@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -123,6 +123,8 @@ pub(crate) struct Process {
     child: Child,
     stdout: Receiver<String>,
     stderr: Receiver<String>,
+    /// stderr as long as nobody reads it.
+    unread: Option<ChildStderr>,
 }
 
 impl Process {
@@ -130,7 +132,25 @@ impl Process {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = lines(child.stdout.take().unwrap());
         let stderr = lines(child.stderr.take().unwrap());
-        Process { child, stdout, stderr }
+        Process { child, stdout, stderr, unread: None }
+    }
+
+    /// Starts it with a pipe as stderr that nobody reads.
+    pub(crate) fn spawn_unread(command: &mut Command) -> Process {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = lines(child.stdout.take().unwrap());
+        let unread = child.stderr.take();
+        Process { child, stdout, stderr: channel().1, unread }
+    }
+
+    /// Reads stderr from now on.
+    pub(crate) fn read_errors(&mut self) {
+        self.stderr = lines(self.unread.take().unwrap());
+    }
+
+    /// Closes the pipe of stderr.
+    pub(crate) fn close_errors(&mut self) {
+        self.unread = None;
     }
 
     /// Its process id.

@@ -33,6 +33,15 @@ impl FormerFile {
         FormerFile { _folder: folder, db, head }
     }
 
+    /// The names in its folder.
+    fn names(&self) -> Vec<String> {
+        let folder = fs::read_dir(self.db.parent().unwrap()).unwrap();
+        let mut names: Vec<String> =
+            folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
     fn run(&self, args: &[&str]) -> crate::program::ExitedProcess {
         Process::spawn(abide().arg("upgrade").arg(&self.db).args(args)).ended()
     }
@@ -47,17 +56,85 @@ fn head(db: &Path) -> String {
 #[test]
 fn a_file_is_converted_once_and_keeps_its_log() {
     let file = FormerFile::new();
-    let plan = file.run(&["--plan", "--json"]).json();
+    let before = file.names();
+    let plan = file.run(&["--check", "--json"]).json();
     assert_eq!((&plan["current"], &plan["after"]), (&json!(false), &json!(null)), "{plan}");
-    let plan = file.run(&["--plan"]).good();
-    assert!(plan.contains("The conversion needs") && plan.contains("are free"), "{plan}");
+    assert_eq!((&plan["opens"], &plan["format"]), (&json!(true), &json!(5)), "{plan}");
+    assert_eq!((&plan["downgrade"], &plan["migrations"]), (&json!(true), &json!([])), "{plan}");
+    let plan = file.run(&["--check"]).good();
+    assert!(plan.contains("Conversion to the page layout") && plan.contains("are free"), "{plan}");
+    assert_eq!(file.names(), before, "a check leaves no file");
 
     let converted = file.run(&["--json"]).json();
     assert_eq!(converted["before"]["incremental"], false, "{converted}");
     assert_eq!(converted["after"]["incremental"], true, "{converted}");
     assert_eq!(converted["after"]["free_pages"], 0, "{converted}");
     assert_eq!(head(&file.db), file.head);
-    assert!(file.run(&[]).good().contains("has the layout of new files"));
+    let backup = PathBuf::from(converted["backup"].as_str().unwrap());
+    assert_eq!(head(&backup), file.head);
+    assert!(file.run(&[]).good().contains("there is nothing to migrate or convert"));
+}
+
+/// What a check says of files that it can open, or not. It changes none of them, and leaves no file next to them.
+#[test]
+fn a_check_describes_any_file_and_changes_none() {
+    let file = FormerFile::new();
+    let newer = file.db.with_file_name("newer.db");
+    fs::copy(&file.db, &newer).unwrap();
+    Connection::open(&newer).unwrap().pragma_update(None, "user_version", 6).unwrap();
+    let former = file.db.with_file_name("former-format.db");
+    fs::copy(&file.db, &former).unwrap();
+    Connection::open(&former).unwrap().pragma_update(None, "user_version", 4).unwrap();
+    let garbage = file.db.with_file_name("garbage.db");
+    fs::write(
+        &garbage,
+        "not a database, whatever its name says, and longer than a header".repeat(40),
+    )
+    .unwrap();
+    let empty = file.db.with_file_name("empty.db");
+    fs::write(&empty, "").unwrap();
+    let before = file.names();
+    for (path, format, words) in [
+        (&newer, json!(6), "was written by a newer Abide"),
+        (&former, json!(4), "before 0.1, in format 4"),
+        (&garbage, json!(null), "it is not a SQLite file"),
+        (&empty, json!(null), "is empty, not a database file"),
+    ] {
+        let content = fs::read(path).unwrap();
+        let db = path.to_str().unwrap();
+        let refused = run(["upgrade", db, "--check", "--json"]);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let told: serde_json::Value = serde_json::from_str(&refused.stdout).unwrap();
+        assert_eq!((&told["opens"], &told["format"]), (&json!(false), &format), "{told}");
+        let detail = told["error"]["detail"].as_str().unwrap();
+        assert!(detail.contains(words), "{told}");
+        let refused = run(["upgrade", db, "--check"]);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stderr.contains(words) && refused.stderr.contains("hint:"), "{refused:?}");
+        assert!(fs::read(path).unwrap() == content, "{db} was changed");
+    }
+    assert_eq!(file.names(), before);
+}
+
+/// The server of a file that is checked may run, or may have been killed with events in its journal.
+#[test]
+fn a_check_reads_a_file_that_a_server_has_open_or_left() {
+    let file = FormerFile::new();
+    file.run(&["--no-backup"]).good();
+    assert!(file.names().iter().all(|name| !name.contains(".backup-")), "none was asked for");
+    let mut server = Server::start_on(&file.db);
+    server.run(&["call", "create_session", "agent=support"]).good();
+    let served = file.run(&["--check", "--json"]).json();
+    assert_eq!((&served["opens"], &served["in_use"]), (&json!(true), &json!(true)), "{served}");
+    server.kill();
+    let states = || -> Vec<_> {
+        let names = file.names().into_iter().filter(|name| !name.ends_with("-shm"));
+        names.map(|name| fs::read(file.db.with_file_name(name)).unwrap()).collect()
+    };
+    let before = states();
+    let left = file.run(&["--check", "--json"]).json();
+    assert_eq!((&left["opens"], &left["in_use"]), (&json!(true), &json!(false)), "{left}");
+    assert!(states() == before, "the files were changed");
 }
 
 #[test]

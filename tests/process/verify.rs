@@ -189,6 +189,37 @@ fn a_log_whose_end_is_cut_off_is_found() {
     assert!(ended.stderr.contains(": missing, but a row of "), "{ended:?}");
 }
 
+/// It was "the storage failed", as if the disk had refused something.
+#[test]
+fn a_damaged_file_is_called_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let sound = folder.path().join("sound.db");
+    run(["demo", "--json", "--conversations", "3", "--keep", path(&sound)]).json();
+    let bytes = fs::read(&sound).unwrap();
+    let cut = bytes[..bytes.len() / 40].to_vec();
+    let (header, garbage) = bytes.split_at(4096);
+    let garbage: Vec<u8> = garbage.iter().map(|byte| byte ^ 0xA5).collect();
+    for (name, bytes) in [("cut.db", cut), ("garbage.db", [header, &garbage].concat())] {
+        let file = folder.path().join(name);
+        fs::write(&file, bytes).unwrap();
+        let copy = folder.path().join("copy.db");
+        let commands: [(&[&str], i32); 4] = [
+            (&["verify", path(&file)], 4),
+            (&["sql", "SELECT id FROM sessions", "--db", path(&file)], 1),
+            (&["call", "create_session", "agent=a", "--db", path(&file)], 1),
+            (&["backup", path(&copy), "--db", path(&file)], 4),
+        ];
+        for (command, code) in commands {
+            let ended = run(command);
+            assert_eq!((ended.code, &*ended.stdout), (Some(code), ""), "{command:?}: {ended:?}");
+            let is_named = ended.stderr.contains(" is damaged");
+            let has_hint = ended.stderr.contains("restore a backup that verifies");
+            assert!(is_named && has_hint, "{command:?}: {}", ended.stderr);
+        }
+        assert!(!copy.exists(), "{name}");
+    }
+}
+
 #[test]
 fn files_of_other_programs_are_not_verified() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 //!
 //! The steps are the commands that a developer would type, including the demo. All steps run even if one fails, so that
 //! one run shows all problems. The simulator with many seeds, the seeded bugs and the fuzzer, which need builds of their
-//! own, are in `cargo xtask proofs`, as is the build of packages; `cargo xtask test` runs the first seeds, and inputs that the fuzzer has found.
+//! own, are in `cargo xtask proofs`; `cargo xtask test` runs the first seeds, and inputs that the fuzzer has found.
 
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
@@ -45,8 +45,14 @@ const STEPS: &[Step] = &[
     },
     Step { name: "demo", command: "cargo run --release -- demo", env: None },
     Step { name: "soak", command: "cargo xtask soak --seconds 20", env: None },
+    Step { name: "deploys", command: "cargo xtask deploys --share", env: None },
     Step { name: "overload", command: "cargo xtask overload --share", env: None },
     Step { name: "recovery", command: "cargo xtask recovery --share", env: None },
+    Step {
+        name: "package",
+        command: "cargo xtask package --check --binary target/release/abide",
+        env: NOTHING_SKIPPED,
+    },
 ];
 
 /// Runs every step. Succeeds if all steps do.

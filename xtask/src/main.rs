@@ -131,6 +131,12 @@ const VERBS: &[Subcommand] = &[
         run: stress::overload,
     },
     Subcommand {
+        name: "deploys",
+        about: "stop a real server while its tools and the workers of all SDKs run",
+        takes: stress::DEPLOYS_TAKES,
+        run: stress::deploys,
+    },
+    Subcommand {
         name: "recovery",
         about: "measure the restart time of a killed server by file size",
         takes: stress::RECOVERY_TAKES,
@@ -183,6 +189,12 @@ const VERBS: &[Subcommand] = &[
         about: "build and pack the artefacts of a release",
         takes: package::TAKES,
         run: package::run,
+    },
+    Subcommand {
+        name: "matrix",
+        about: "run the packed SDKs of each release against the packed servers of each release",
+        takes: package::matrix::TAKES,
+        run: package::matrix::run,
     },
     Subcommand {
         name: "picture",

@@ -9,6 +9,7 @@ mod binary;
 mod check;
 mod dependencies;
 mod image;
+pub(crate) mod matrix;
 mod npm;
 mod release;
 mod tarball;

@@ -21,7 +21,7 @@ const BEGINS: &str = "<!-- figures: written by cargo xtask proofs -->";
 const ENDS: &str = "<!-- end of figures -->";
 
 /// The proofs, and the arguments for a smaller share; empty if it has none.
-const PROOFS: [(&str, &str); 17] = [
+const PROOFS: [(&str, &str); 19] = [
     ("bugs", "bugs"),
     ("interleave", "interleave"),
     ("live --seeds 10000", "live --seeds 100"),
@@ -31,6 +31,7 @@ const PROOFS: [(&str, &str); 17] = [
     ("sim --seeds 1000", "sim --seeds 100"),
     ("fuzz --seconds 30", "fuzz --seconds 5"),
     ("soak --minutes 3", "soak --seconds 30"),
+    ("deploys", "deploys --share"),
     ("overload", "overload --share"),
     ("recovery", "recovery --share"),
     ("rows", "rows --share"),
@@ -39,6 +40,8 @@ const PROOFS: [(&str, &str); 17] = [
     ("mlflow", ""),
     ("otlp-collector", ""),
     ("package --check", ""),
+    // Of the packages that the step before has made.
+    ("matrix", ""),
 ];
 
 /// A figure, and the command that printed it.

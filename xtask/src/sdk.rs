@@ -98,6 +98,20 @@ const FRAMEWORKS: [Suite; 7] = [
     },
 ];
 
+/// What programs that use the SDKs need.
+const PREPARATIONS: [Suite; 2] = [
+    Suite {
+        language: Language::TypeScript,
+        folder: "client-sdk/typescript",
+        commands: &["npm ci", "npm run build"],
+    },
+    Suite {
+        language: Language::Python,
+        folder: "client-sdk/python",
+        commands: &["python -m pip install --quiet -e ."],
+    },
+];
+
 /// Writes the types of the built-in tables and reducers in the TypeScript SDK.
 const TYPES: Suite = Suite {
     language: Language::TypeScript,
@@ -124,6 +138,23 @@ pub(crate) fn write_types(root: &Path) -> Result<ExitCode, String> {
         return Err(format!("the types of {} need {}", TYPES.folder, TYPES.language.needs()));
     }
     Ok(command::exit_code(command::print_results(&results)))
+}
+
+/// Builds the SDKs for programs that use them. Returns the search path of these programs. Fails without Node or Python.
+pub(crate) fn prepare(root: &Path) -> Result<String, String> {
+    let toolchain = Toolchain::find(root)?;
+    for suite in &PREPARATIONS {
+        let language = suite.language;
+        let path = toolchain
+            .path_for(language)
+            .ok_or_else(|| format!("the SDK in {} needs {}", suite.folder, language.needs()))?;
+        let results = run_suite(root, suite, &toolchain.binary, path)?;
+        if let Some(failed) = results.iter().find(|step| !step.good) {
+            return Err(format!("{} failed", failed.name));
+        }
+    }
+    // The path of Python contains that of Node.
+    Ok(toolchain.python.unwrap_or_default())
 }
 
 /// The result of a set of suites.

@@ -1,4 +1,4 @@
-//! `cargo xtask overload`, `soak`, `recovery` and `rows`: tests of the program as a real process, by `tests/stress/`. They
+//! `cargo xtask overload`, `soak`, `deploys`, `recovery` and `rows`: tests of the program as a real process, by `tests/stress/`. They
 //! run in release, because the shipped program is measured.
 
 use std::path::Path;
@@ -11,6 +11,10 @@ pub(crate) const OVERLOAD_TAKES: &str = "[--share]   ten thousand connections, o
 pub(crate) const SOAK_TAKES: &str =
     "[--minutes N | --seconds N] [--seed S] [--clients N]   10 minutes, seed 1, 50 clients";
 
+/// The arguments of `deploys`.
+pub(crate) const DEPLOYS_TAKES: &str = "[--share] [--rounds N] [--seconds N] [--seed S]   \
+    5 stops, tools of up to 20 s, seed 1; or a share for CI";
+
 /// The arguments of `recovery`.
 pub(crate) const RECOVERY_TAKES: &str = "[--share]   up to 1,000,000 events, or a share for CI";
 
@@ -19,25 +23,37 @@ pub(crate) const ROWS_TAKES: &str = "[--share]   a million events, or a share fo
 
 /// Overloads a server.
 pub(crate) fn overload(root: &Path, words: &[String]) -> Result<ExitCode, String> {
-    run_stress(root, "overload", words)
+    run_stress(root, "overload", words, None)
 }
 
 /// Runs clients while the server, the network and the disk fail.
 pub(crate) fn soak(root: &Path, words: &[String]) -> Result<ExitCode, String> {
-    run_stress(root, "soak", words)
+    run_stress(root, "soak", words, None)
+}
+
+/// Stops a server while its tools and the workers of all SDKs run.
+pub(crate) fn deploys(root: &Path, words: &[String]) -> Result<ExitCode, String> {
+    let search = crate::sdk::prepare(root)?;
+    run_stress(root, "deploys", words, Some(&search))
 }
 
 /// Measures the restart time.
 pub(crate) fn recovery(root: &Path, words: &[String]) -> Result<ExitCode, String> {
-    run_stress(root, "recovery", words)
+    run_stress(root, "recovery", words, None)
 }
 
 /// Changes one cell among many rows.
 pub(crate) fn rows(root: &Path, words: &[String]) -> Result<ExitCode, String> {
-    run_stress(root, "rows", words)
+    run_stress(root, "rows", words, None)
 }
 
-fn run_stress(root: &Path, verb: &str, words: &[String]) -> Result<ExitCode, String> {
+/// Runs a command of the program, with another search path if it needs one.
+fn run_stress(
+    root: &Path,
+    verb: &str,
+    words: &[String],
+    search: Option<&str>,
+) -> Result<ExitCode, String> {
     let mut build = crate::command::cargo(root);
     build.args([
         "build",
@@ -54,7 +70,9 @@ fn run_stress(root: &Path, verb: &str, words: &[String]) -> Result<ExitCode, Str
     }
     let program = crate::command::target(root).join("release/abide-stress");
     let mut stress = Command::new(&program);
-    let status = stress.arg(verb).args(words).current_dir(root).stdin(Stdio::null()).status();
+    stress.arg(verb).args(words).current_dir(root).stdin(Stdio::null());
+    stress.envs(search.map(|search| ("PATH", search)));
+    let status = stress.status();
     let status = status.map_err(|why| format!("cannot start {}: {why}", program.display()))?;
     Ok(crate::command::exit_code(status.success()))
 }

@@ -164,14 +164,14 @@ impl AgentProject {
             .collect()
     }
 
-    /// Returns the programs of `abide.yaml` that do not exist on this machine.
+    /// Returns the programs of `abide.yaml` that do not exist on this machine, or whose folder does not.
     #[must_use]
     pub fn missing_programs(&self) -> Vec<Problem> {
         missing_programs(&self.source, self.sandbox.as_ref(), &self.catalog)
     }
 }
 
-/// Returns the programs of a configuration that do not exist on this machine.
+/// Returns the programs of a configuration that do not exist on this machine, or whose folder does not.
 pub(crate) fn missing_programs(
     source: &ProjectSource,
     sandbox: Option<&Sandbox>,
@@ -184,7 +184,14 @@ pub(crate) fn missing_programs(
     }
     let section = source.sections.get("programs").cloned().unwrap_or_default();
     let programs: Vec<SubprocessToolConfig> = serde_json::from_value(section).unwrap_or_default();
-    programs
+    let missing_folders = programs.iter().filter_map(|it| {
+        // In a sandbox a folder is one of the workspace, which a run can make.
+        let folder = it.working_dir.as_ref().filter(|it| backend.is_none() && !it.is_dir())?;
+        let subject = folder.display().to_string();
+        let why = format!("there is no folder {subject} for the tool {}", it.name);
+        Some(DefinitionError::Program { code: "missing_folder", why, subject })
+    });
+    let missing_programs = programs
         .iter()
         .filter(|it| {
             let name = it.command.first().map_or("", String::as_str);
@@ -196,10 +203,9 @@ pub(crate) fn missing_programs(
             let program = it.command.first().map_or("", String::as_str);
             let why = format!("there is no program {program:?} for the tool {}", it.name);
             let subject = program.to_owned();
-            let error = DefinitionError::Program { code: "program_not_found", why, subject };
-            catalog.problem_of_config(error)
-        })
-        .collect()
+            DefinitionError::Program { code: "program_not_found", why, subject }
+        });
+    missing_folders.chain(missing_programs).map(|error| catalog.problem_of_config(error)).collect()
 }
 
 /// One error for each unknown name, so that each has its place.

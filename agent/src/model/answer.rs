@@ -1,8 +1,9 @@
-//! The complete answer of a model: guardrails and middleware change or deny it, then one batch records it, with its usage and the
-//! requests of its tool calls.
+//! The complete answer of a model: guardrails and middleware change or deny it, then one batch records it, with its
+//! usage and the requests of its tool calls.
 //!
-//! This file decides which calls of an answer are requested, and with which ids. The reducer `request_tool_call` decides whether a
-//! call waits for an approval (`reducers/src/tool_call/request.rs`). What the calls need next is decided in `run/decide.rs`.
+//! This file decides which calls of an answer are requested, and with which ids. The reducer `request_tool_call`
+//! decides whether a call waits for an approval (`reducers/src/tool_call/request.rs`). `run/decide.rs` decides what the
+//! calls need next.
 
 use std::collections::BTreeMap;
 
@@ -105,8 +106,8 @@ pub(crate) async fn record(
     let health = watchdog::observe(driver, measured, answer.usage.input_tokens, &calls);
     let wrong = response.and_then(Result::err);
     let mut requests =
-        requests(driver, &calls, allowed, &denied_calls, wrong.as_deref(), &mut events);
-    let denials = results_of_denied(driver, &calls, &denied_calls, &mut events);
+        request_calls(driver, &calls, allowed, &denied_calls, wrong.as_deref(), &mut events);
+    let denials = deny_calls(driver, &calls, &denied_calls, &mut events);
     requests.extend(withheld.map(StepCall::from));
     let counted_calls =
         calls.iter().filter(|call| wrong.is_none() || call.name != RESPONSE).count();
@@ -136,7 +137,7 @@ pub(crate) async fn record(
     Ok(claimed)
 }
 
-/// Lets the middleware change an answer. Returns the calls that it denies, with the reasons.
+/// Lets the middleware change an answer. Returns the positions of the calls that it denies, with the reasons.
 ///
 /// # Errors
 /// The text that replaces the answer.
@@ -154,7 +155,9 @@ fn apply_middleware(
         match middleware::hooks::before_tool(driver, &call.name, &mut call.arguments) {
             Ok(false) => {}
             Ok(true) => answer.carry = None,
-            Err(why) => drop(denied.insert(at, why)),
+            Err(why) => {
+                denied.insert(at, why);
+            }
         }
     }
     if is_held_whole(driver) {
@@ -201,7 +204,7 @@ async fn record_answer(
 
 /// Adds the events of an answer's calls, and returns the reducer calls that request them. `wrong` is the error of a
 /// structured answer: the model gets it as the result of that call.
-fn requests(
+fn request_calls(
     driver: &Driver,
     calls: &[RequestedCall],
     allowed: usize,
@@ -246,21 +249,25 @@ fn requests(
     requests
 }
 
-/// Returns the results of calls that middleware denies, and their events. They are recorded with the answer, so a call
-/// is never requested without its middleware.
-fn results_of_denied(
+/// Adds the events for the results of calls that middleware denies, and returns the messages with these results: the
+/// model gets the reason as the result of the call. `denied` has the reasons by the position of the call.
+///
+/// They are part of the batch that records the answer. If they came later, the next driver after a crash would find the
+/// calls without a result, and request them without asking the middleware again.
+fn deny_calls(
     driver: &Driver,
     calls: &[RequestedCall],
     denied: &BTreeMap<usize, String>,
     events: &mut Vec<NewRunEvent>,
 ) -> Vec<StepCall> {
-    let results = denied.iter().filter_map(|(at, why)| {
+    let mut messages = Vec::new();
+    for (at, why) in denied {
         let rejected = CallResult::without_success(CallStatus::Rejected, why.as_str());
-        let (event, result) = driver.result_records(calls.get(*at)?, &rejected);
+        let (event, message) = driver.result_records(&calls[*at], &rejected);
         events.push(event);
-        Some(result.into())
-    });
-    results.collect()
+        messages.push(message.into());
+    }
+    messages
 }
 
 /// Records an answer that a guardrail denies: the guardrail's message in place of its text. Nothing else of it

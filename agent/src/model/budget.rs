@@ -1,5 +1,5 @@
-//! Budgets: the usage of an answer is reserved before the model is asked, in the budgets of the run and of the runs
-//! that delegated it.
+//! Budgets: the usage of an answer is reserved before the model is asked, in the budgets of the run and of all runs
+//! above it in the delegation.
 
 use std::sync::atomic::Ordering;
 
@@ -13,10 +13,10 @@ use crate::run::driver::Driver;
 use crate::run::step::{RunFailure, Step, StepError, overtime};
 
 /// Characters per token, as an estimate.
-const CHARS: usize = 4;
+const CHARS_PER_TOKEN: usize = 4;
 
-/// Tokens of an answer without `max_tokens`, as an estimate.
-const ANSWER: u64 = 512;
+/// Tokens of an answer whose request sets no `max_tokens`, as an estimate.
+const ANSWER_TOKENS: u64 = 512;
 
 /// Reserves the estimated usage of a request. Waits while reservations of other runs leave too little.
 pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> Step {
@@ -27,8 +27,8 @@ pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Opti
     {
         return Ok(());
     }
-    let reservation = reservation(driver, request, price);
-    let mut changes = None;
+    let reservation = estimate_reservation(driver, request, price);
+    let mut subscription: Option<Subscription> = None;
     loop {
         match driver.abide.call(reservation.clone()).await {
             Ok(reserved) => {
@@ -36,16 +36,18 @@ pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Opti
                 return Ok(());
             }
             Err(error) if error.code() == Some(Code::LimitExceeded) => {
-                return Err(used_up(driver, &error).await?);
+                return Err(limit_reached(driver, &error).await?);
             }
-            Err(error) if error.code().is_some_and(Code::is_temporary) => {}
+            // Reservations of other runs leave too little. They change the budgets when they are settled.
+            Err(error) if error.code() == Some(Code::RateLimited) => {}
+            // This includes the other temporary refusals: what ends them does not change the budgets.
             Err(error) => return Err(error.into()),
         }
-        // The first update is the current state, which may differ from the one that was refused.
-        let changes = match &mut changes {
+        let changes = match &mut subscription {
             Some(changes) => changes,
-            none => none.insert(budgets(driver).await?),
+            None => subscription.insert(subscribe_to_budgets(driver).await?),
         };
+        // The first update is the current state, which may differ from the state of the refusal.
         tokio::select! {
             update = changes.try_next() => {
                 update?.ok_or(Error::Closed)?;
@@ -60,19 +62,24 @@ pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Opti
 /// Returns the tokens of a request, as an estimate.
 pub(crate) fn input_tokens(request: &ModelRequest) -> i64 {
     let chars = json!(request).to_string().chars().count();
-    i64::try_from(chars / CHARS).unwrap_or(i64::MAX)
+    i64::try_from(chars / CHARS_PER_TOKEN).unwrap_or(i64::MAX)
 }
 
-/// Returns the call that reserves the estimated usage of a request.
-fn reservation(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> ReserveUsage {
+/// Returns the call that reserves the estimated usage of a request. The cost is omitted if the price is unknown.
+fn estimate_reservation(
+    driver: &Driver,
+    request: &ModelRequest,
+    price: Option<Price>,
+) -> ReserveUsage {
     let input = input_tokens(request).unsigned_abs();
-    let output = request.max_tokens.map_or(ANSWER, u64::from);
+    let output = request.max_tokens.map_or(ANSWER_TOKENS, u64::from);
     let usage = Usage {
         input_tokens: Some(input),
         output_tokens: Some(output),
         completeness: Completeness::Complete,
         ..Usage::default()
     };
+    // The reducer refuses larger amounts.
     let max = i64::from(u32::MAX);
     let tokens = i64::try_from(input + output).unwrap_or(max).min(max);
     let cost = price.and_then(|price| price.cost_micros(&usage)).map(|cost| cost.min(max));
@@ -82,41 +89,43 @@ fn reservation(driver: &Driver, request: &ModelRequest, price: Option<Price>) ->
     }
 }
 
-/// Returns the run and the runs above it.
-async fn with_runs_above(driver: &Driver) -> Result<Vec<String>, Error> {
+/// Returns the ids of the run and of the runs above it.
+async fn find_run_chain(driver: &Driver) -> Result<Vec<String>, Error> {
     let mut ids = vec![driver.state.run.id.clone()];
-    let mut above = driver.state.run.parent_id.clone();
-    while let Some(id) = above {
+    let mut parent_id = driver.state.run.parent_id.clone();
+    while let Some(id) = parent_id {
         let sql = "SELECT * FROM runs WHERE id = :id";
         let found: Vec<Run> = driver.abide.sql(sql).param("id", &id).fetch().await?;
-        above = found.into_iter().next().and_then(|run| run.parent_id);
+        parent_id = found.into_iter().next().and_then(|run| run.parent_id);
         ids.push(id);
     }
     Ok(ids)
 }
 
-/// Returns a subscription to the budgets of the run and of the runs above it.
-async fn budgets(driver: &Driver) -> Result<Subscription, Error> {
-    let ids = with_runs_above(driver).await?;
+/// Subscribes to the budgets of the run and of the runs above it: to what a reservation depends on.
+async fn subscribe_to_budgets(driver: &Driver) -> Result<Subscription, Error> {
+    let ids = find_run_chain(driver).await?;
     let names: Vec<String> = (0..ids.len()).map(|at| format!(":id{at}")).collect();
     let sql = format!(
         "SELECT run_id, tokens, cost_micros, reserved_tokens, reserved_cost_micros \
          FROM run_budgets WHERE run_id IN ({})",
         names.join(", ")
     );
-    let subscribe = driver.abide.subscribe(&sql);
-    let with_ids = ids.iter().enumerate();
-    with_ids.fold(subscribe, |it, (at, id)| it.param(&format!("id{at}"), id)).await
+    let mut subscribe = driver.abide.subscribe(sql);
+    for (at, id) in ids.iter().enumerate() {
+        subscribe = subscribe.param(&format!("id{at}"), id);
+    }
+    subscribe.await
 }
 
-/// Returns the failure of a run one of whose budgets is used up. What was consumed only grows, so the row says which
-/// one it is.
-async fn used_up(driver: &Driver, error: &Error) -> Step<StepError> {
+/// Returns the failure of a run for which a budget is used up: `token_limit` or `cost_limit`. The error does not say
+/// which, but the budget does, because what a run has consumed only grows.
+async fn limit_reached(driver: &Driver, error: &Error) -> Step<StepError> {
     let message = match error {
         Error::Refused(refusal) => refusal.detail.clone(),
         other => other.to_string(),
     };
-    let ids = json!(with_runs_above(driver).await?).to_string();
+    let ids = json!(find_run_chain(driver).await?).to_string();
     let sql = "SELECT run_id FROM run_budgets WHERE tokens >= token_limit \
                AND run_id IN (SELECT value FROM json_each(:ids))";
     let found: Vec<(String,)> = driver.abide.sql(sql).param("ids", ids).fetch().await?;

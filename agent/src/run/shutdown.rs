@@ -7,14 +7,15 @@ use tokio_util::sync::CancellationToken;
 
 /// The request to stop a runtime, or a worker for tool calls. Clones share it.
 ///
-/// After [`Shutdown::drain`] nothing new begins: no run is claimed, no call, and no model is asked. Steps in progress go on: a
-/// model answers, tools and programs end, and what they have done is recorded. A run is released after its step, and the next
-/// runtime continues it. The runtime returns when no step is left. [`Shutdown::stop`] ends what is left then: tools are dropped,
-/// as by a crash, and command-line programs get a signal and some time.
-#[derive(Clone, Debug, Default)]
+/// After [`Shutdown::drain`] nothing new begins: no run is claimed, no call, and no model is asked. Steps in progress go
+/// on: a model answers, tools and programs end, and what they have done is recorded. A run is released after its step, and
+/// the next runtime continues it. The runtime returns when no step is left. [`Shutdown::stop`] ends what is left then:
+/// tools are dropped, as by a crash, and command-line programs get a signal and some time.
+#[derive(Clone, Debug)]
 pub struct Shutdown {
-    drain: CancellationToken,
     stop: CancellationToken,
+    /// A child of `stop`: what stops has begun to drain.
+    drain: CancellationToken,
     signal: Arc<OnceLock<EndSignal>>,
 }
 
@@ -26,7 +27,6 @@ impl Shutdown {
 
     /// Ends what is left.
     pub fn stop(&self) {
-        self.drain.cancel();
         self.stop.cancel();
     }
 
@@ -64,9 +64,43 @@ impl Shutdown {
     }
 }
 
-/// Stops without draining, when the token is cancelled.
+impl Default for Shutdown {
+    fn default() -> Shutdown {
+        Shutdown::from(CancellationToken::new())
+    }
+}
+
+/// Stops without draining, when the token is cancelled. The token itself stays as it is: it can end more than the runtime.
 impl From<CancellationToken> for Shutdown {
-    fn from(stop: CancellationToken) -> Shutdown {
-        Shutdown { drain: stop.clone(), stop, signal: Arc::default() }
+    fn from(token: CancellationToken) -> Shutdown {
+        let stop = token.child_token();
+        Shutdown { drain: stop.child_token(), stop, signal: Arc::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A drain cancelled the token that the shutdown was made from, and so stopped what it should have waited for.
+    #[test]
+    fn a_drain_stops_nothing_and_cancels_no_token_of_the_program() {
+        let token = CancellationToken::new();
+        let shutdown = Shutdown::from(token.clone());
+        let stop = shutdown.stop_token();
+        assert!(!shutdown.is_draining());
+        shutdown.drain();
+        assert!(shutdown.is_draining() && !stop.is_cancelled());
+        shutdown.stop();
+        assert!(stop.is_cancelled() && !token.is_cancelled());
+    }
+
+    #[test]
+    fn a_token_that_is_cancelled_drains_and_stops() {
+        let token = CancellationToken::new();
+        let shutdown = Shutdown::from(token.clone());
+        let clone = shutdown.clone();
+        token.cancel();
+        assert!(clone.is_draining() && shutdown.stop_token().is_cancelled());
     }
 }

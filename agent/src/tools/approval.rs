@@ -1,9 +1,9 @@
-//! Approvals, as the driver of a run sees them: which calls need one, whether a call has it, the question for the approver, and
-//! what the decision adds to the call.
+//! Approvals, as the driver of a run sees them: which calls need one, whether a call has one, the question for the
+//! approver, and what the decision adds to the call.
 //!
-//! The reducer `request_tool_call` stores the call as `awaiting_approval` with a row of `approvals`, `RunState::decide` then
-//! interrupts the run (`run/decide.rs`), and the reducer `decide_approval` makes the call `pending` or `rejected`, and the run
-//! claimable (`reducers/src/approval.rs`).
+//! The reducer `request_tool_call` stores the call as `awaiting_approval` with a row of `approvals`. `RunState::decide`
+//! then interrupts the run (`run/decide.rs`). The reducer `decide_approval` makes the call `pending` or `rejected`, and
+//! the run claimable (`reducers/src/approval.rs`).
 
 use abide_client::arguments::NewRunEvent;
 use abide_client::rows::{RunEventKind, ToolCall, ToolCallStatus};
@@ -13,19 +13,23 @@ use serde_json::{Value, json};
 use crate::run::driver::Driver;
 use crate::run::lease::run_event;
 
-/// Returns `true` if calls of a tool need an approval: by the tool, or by the definition of the agent. The reducer that
-/// requests a call decides by the same two conditions: that of the tool is in the tool's row, that of the definition is
-/// an argument of the request. The driver needs the answer to run approved calls first, and to publish their decisions.
+/// Returns `true` if calls of a tool need an approval: because of the tool, or because of the agent's definition. The
+/// reducer that requests a call decides by the same two conditions: the tool's is in the row of the tool, the
+/// definition's is an argument of the request. The driver needs the answer to run approved calls first, and to publish
+/// their decisions.
 pub(crate) fn needs_approval(driver: &Driver, name: &str) -> bool {
     let by_tool =
         driver.shared.tools.get(name).is_some_and(|it| it.declaration().requires_approval());
     by_tool || driver.agent.definition.asks_for(name)
 }
 
-/// Checks that a call was approved which the definition does not run without an approval. The row alone does not show it: another
-/// caller with the role `agent` can claim the run, request the call without the approval that only the definition demands, and
-/// give the run back.
-pub(crate) async fn check_approval(driver: &Driver, call: &ToolCall) -> Result<(), Error> {
+/// Checks that a call has an approval, if the agent's definition demands one (`interrupt_on`). A pending call need not
+/// have one: another caller with the role `agent` can claim the run, request the call without the approval that only
+/// the definition demands, and release the run.
+///
+/// # Errors
+/// [`Code::Denied`] if the call has no approval; another error if the rows cannot be read.
+pub(crate) async fn check_approved(driver: &Driver, call: &ToolCall) -> Result<(), Error> {
     let sql = "SELECT 1 FROM approvals WHERE call_id = :id AND status = 'approved'";
     let found: Vec<(i64,)> = driver.abide.sql(sql).param("id", &call.call_id).fetch().await?;
     if !found.is_empty() {

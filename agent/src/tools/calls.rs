@@ -23,7 +23,7 @@ use crate::run::driver::Driver;
 use crate::run::lease::millis;
 use crate::run::step::{Step, StepError, overtime};
 use crate::run::step_batch::{RecordedStep, StepBatch};
-use crate::tools::approval::{check_approval, decision_event, needs_approval};
+use crate::tools::approval::{check_approved, decision_event, needs_approval};
 use crate::tools::claimed::ClaimedCall;
 use crate::tools::exchange::CallLog;
 use crate::tools::executor::Executor;
@@ -186,11 +186,11 @@ async fn run_user_tool(
     record_outcome(driver, claimed, outcome, Some(&log)).await
 }
 
-/// Claims a call. For one that was approved, the decision is published with the first claim. Later attempts need no second
+/// Claims a call. The first claim of an approved call also publishes the decision. Later attempts need no second
 /// approval.
 async fn claim(driver: &Driver, call: &ToolCall) -> Result<ToolCall, Error> {
     if call.attempt == 0 && driver.agent.definition.asks_for(&call.tool_name) {
-        check_approval(driver, call).await?;
+        check_approved(driver, call).await?;
     }
     let settings = &driver.shared.settings;
     let claim =

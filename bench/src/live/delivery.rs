@@ -328,13 +328,14 @@ fn format_text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> Strin
          the first WebSocket updates the row. The next call starts when the previous delta has \
          reached all listeners.\n\n\
          {reaches}\n\n\
-         Then {listeners} listeners subscribe to the row, and calls are made for {seconds} s, \
-         either at an even rate, or each when an earlier one is answered, with a number of calls \
-         in flight. *Deltas/s* counts what arrives: one delta for each commit and listener, \
-         until the last delta has arrived. Calls that wait for the same sync share a commit and \
-         its delta, so this is less than calls/s times listeners. *Merged* deltas are those of \
-         commits that a listener received together with a later one, because it had fallen \
-         behind.\n\n{floods_table}\n\n\
+         Then {listeners} listeners subscribe to the row, and calls are made for {seconds} s: \
+         either at an even rate, or each one as soon as an earlier one is answered, with a fixed \
+         number of calls in flight. *Deltas/s* counts the deltas that arrive, one for each commit \
+         and listener. Calls that wait for the same sync share a commit and its delta, so this is \
+         less than calls/s times listeners. *Merged* deltas are of commits that a listener received \
+         together with a later one, because it had fallen behind. *Lags* count how often the queue \
+         of a listener was dropped, because it had fallen too far behind: it then catches up from \
+         its last event.\n\n{floods_table}\n\n\
          - Most deltas a second: {best} (goal: {goal}).",
         seconds = plan.seconds,
         listeners = plan.listeners,

@@ -98,7 +98,7 @@ pub(crate) fn section(scope: &Scope) -> Section {
     }
     Section {
         number: 2,
-        title: "The cost of a commit for a query that it changes",
+        title: "The cost of a commit for a query that it affects",
         text: format_text(&all),
         plots: vec![("live-operators.svg", plot(&all))],
     }
@@ -268,12 +268,14 @@ fn format_text(all: &[Tables]) -> String {
         .collect::<Vec<_>>()
         .join("\n");
     format!(
-        "A commit adds, changes or removes a message and its review, and touches their session. *Delta* \
+        "A commit adds, changes or removes a message and its review, and updates their session. *Delta* \
          is the router's work: it writes the changed rows to temporary tables, finds the query, and \
-         computes its delta. *Again* is a new run of the query with all its rows. *Steps* are those of \
-         SQLite's virtual machine, which do not depend on the machine. *First delta* is the delta of the \
-         first commit after a subscription started, which also builds the state. (In an engine a reader \
-         builds it if that takes too long.)\n\n{queries}\n\n{}\n\n\
+         computes its delta. *Again* is a new run of the query with all its rows; where *again / delta* \
+         is below 1, running the query again would be faster. *Steps* are instructions of SQLite's \
+         virtual machine; their number does not depend on the machine. *First delta* is the delta of the \
+         first commit after a subscription started. It also builds the state that later deltas use, such \
+         as the counts of groups. (In an engine a thread for queries builds it if that takes too \
+         long.)\n\n{queries}\n\n{}\n\n\
          From the smallest to the largest tables, a delta takes:\n\n{}",
         format_table(&header, rows),
         growth.join("\n"),

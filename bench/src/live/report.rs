@@ -55,7 +55,11 @@ pub(crate) fn format_document(machine: &Machine, sections: &[Section], quick: bo
     let _ = writeln!(
         text,
         "Made by `cargo run --release -p abide-bench -- {}` in one run on one machine. \
-         Another machine gives other figures; compare figures of the same run only.\n\n{}\n",
+         Another machine gives other figures; compare figures of the same run only.\n\n\
+         A subscription to a [live query](live-sql.md) gets a delta for each commit that changes its \
+         result. The *router* finds the subscriptions that a commit can affect: it looks the values \
+         of the changed rows up among the parameters of the subscriptions. One such look-up is a \
+         *probe*.\n\n{}\n",
         command.join(" "),
         machine.0,
     );

@@ -272,7 +272,8 @@ fn format_text(found: &[Measured], commits: usize) -> String {
             format_figure(found.unregister_s, 2),
         ]
     });
-    let header = ["query", "bytes each", "subscribe all, s", "of it CPU, s", "unsubscribe all, s"];
+    let header =
+        ["query", "bytes each", "subscribe all, s", "of which CPU, s", "unsubscribe all, s"];
     let takes = format_table(&header, rows);
     let queries = KINDS
         .iter()
@@ -293,19 +294,21 @@ fn format_text(found: &[Measured], commits: usize) -> String {
     let bytes =
         found.iter().filter(|found| found.size == max).map(|found| found.bytes).fold(0.0, f64::max);
     format!(
-        "A commit changes a row of `messages`, its row of `sessions` and one of `reviews`. The \
-         routers of all sizes process each of {commits} commits in turn. The last columns count, \
-         for each commit: changed rows examined, hash probes, SQL statements \
+        "A commit changes a row of `messages`, its row of `sessions` and one of `reviews`. There is a \
+         router for each number of subscriptions, and every one of {commits} commits goes through \
+         all of them, one after the other. *p50* and *p99* are the router's time for a commit. The \
+         last columns count, for each commit: changed rows examined, probes, SQL statements \
          run.\n\n{queries}\n\n{costs}\n\n\
-         For {max} subscriptions (*bytes each* is the resident memory of the process, with all \
-         that planner and router keep for a subscription):\n\n{takes}\n\n\
+         For {max} subscriptions (*bytes each* is the growth of the process's resident memory for \
+         each subscription, in the planner, which parses and caches queries, and in the router):\n\n{takes}\n\n\
          - From the first subscription to {max}, the p50 differs by at most {spread} µs (goal: \
          2).\n\
          - The largest subscription takes {bytes:.0} bytes (goal: 1,024).\n\
          - {max} subscriptions start in at most {register_s:.1} s (goal for a million: 5).\n\n\
-         In the join, the parameter is on another table than most of the changed rows. So each \
-         commit runs statements that look up the value of that table. Their number depends on the \
-         queries, not on the subscriptions: this is the step from 0 to 1.",
+         In the join, the parameter restricts a column of `sessions`, but most of the changed rows \
+         are in other tables. So each commit runs statements that read this column for the changed \
+         rows. Their number depends on the number of different queries, not of subscriptions: the \
+         time grows from 0 to 1 subscription, and not further.",
         commits = format_count(commits),
         max = format_count(max),
         spread = format_figure(spread, 2),

@@ -143,9 +143,10 @@ pub(crate) fn format_section(scope: &Scope) -> String {
         "unsubscribe all, s",
     ];
     format!(
-        "Through the whole engine, on connections of {} subscriptions. The table has the writer thread's \
-         processor time for a call, with and without subscriptions, measured in turns, and the memory of a \
-         subscription in planner, router, hub and connection. Each subscription starts with a snapshot.\n\n{}",
+        "The same through the whole engine, with {} subscriptions on each connection. The table has the writer \
+         thread's processor time for a call, measured alternately with and without subscriptions, and the memory \
+         of a subscription in the engine and in its connection. Each subscription starts with a snapshot: the \
+         rows of its result.\n\n{}",
         format_count(OF_ONE),
         format_table(&header, [row]),
     )

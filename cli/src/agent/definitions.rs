@@ -1,5 +1,5 @@
-//! The definitions of the agents that a command runs. An agent whose own file has an error starts no run: the run would
-//! use the former revision, without the change that the file makes.
+//! The definitions of the agents that a command runs. No run of an agent starts while the agent's file has an error:
+//! the run would use the former revision, without the change that the file makes.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ impl Definitions<'_> {
             return Ok(());
         };
         let detail =
-            format!("agent {agent} starts no run, because its definition has an error: {problem}");
+            format!("cannot start a run: the definition of agent {agent} is invalid: {problem}");
         let suggestion = problem.error.suggestion().map(|text| format!("{text}\n        "));
         let hint = format!(
             "{}`abide agent check{}` lists all errors; a former revision is kept for runs that are in progress",
@@ -51,8 +51,9 @@ impl Definitions<'_> {
         }
     }
 
-    /// Explains the refusal of an agent that does not exist, unless one has a similar name.
-    pub(super) async fn explain(
+    /// Adds a hint to the failure of a run whose agent does not exist: why it may not exist. Returns any other failure
+    /// unchanged, and also this one if an agent has a similar name, which the failure suggests already.
+    pub(super) async fn explain_unknown_agent(
         &self,
         abide: &Abide,
         agent: &str,
@@ -63,32 +64,34 @@ impl Definitions<'_> {
             Failure::Refused(refusal)
                 if refusal.code == Code::NotFound
                     && session_exists(abide, session).await
-                    && is_unknown(abide, agent).await =>
+                    && has_no_similar_agent(abide, agent).await =>
             {
                 let hint = self.unknown_agent_hint().or_else(|| refusal.hint.clone());
                 Failure::Refused(Refusal { hint, ..refusal })
             }
-            failure => failure,
+            other => other,
         }
     }
 
-    /// Why an agent may not exist: its definition cannot be used, or the server has no folder of agents.
+    /// Returns why an agent may not exist: its definition cannot be used, or the server may have no folder of agents.
+    /// `None` if neither can be the reason.
     pub(super) fn unknown_agent_hint(&self) -> Option<String> {
-        let of_folder = agents_option(self.folder);
-        let at = server_option(self.options);
+        let agents_option = agents_option(self.folder);
+        let server_option = server_option(self.options);
         match self.host {
             Some(host) if !host.loaded().errors.is_empty() => Some(format!(
-                "a definition of the folder cannot be used: `abide agent check{of_folder}` shows why"
+                "a definition of the folder cannot be used: `abide agent check{agents_option}` shows why"
             )),
             None if self.options.db.is_none() => Some(format!(
-                "`abide agent list{at}` lists the agents of this server; `abide serve --agents FOLDER` adds those of a folder"
+                "`abide agent list{server_option}` lists the agents of this server; `abide serve --agents FOLDER` adds those of a folder"
             )),
             _ => None,
         }
     }
 }
 
-/// Whether a session that is named exists. If it does not, the refusal is about the session.
+/// Returns `true` if the session exists, or if none is named. Otherwise the refusal is about the session, not the
+/// agent.
 async fn session_exists(abide: &Abide, session: Option<&str>) -> bool {
     match session {
         Some(session) => matches!(abide.find_session(session).await, Ok(Some(_))),
@@ -96,8 +99,8 @@ async fn session_exists(abide: &Abide, session: Option<&str>) -> bool {
     }
 }
 
-/// Whether there is no such agent, and none with a similar name.
-async fn is_unknown(abide: &Abide, agent: &str) -> bool {
+/// Returns `true` if no active agent has this name or a similar one.
+async fn has_no_similar_agent(abide: &Abide, agent: &str) -> bool {
     let sql = "SELECT name FROM agents WHERE retired_at IS NULL ORDER BY name";
     let found: Result<Vec<String>, _> = abide.sql(sql).fetch().await;
     found.is_ok_and(|names| nearest(agent, names.iter().map(String::as_str)).is_none())

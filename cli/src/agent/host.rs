@@ -129,14 +129,19 @@ pub(super) fn unreadable_note(folder: &Path, paths: &[PathBuf]) -> String {
 /// Says that a folder has no `abide.yaml`, which explains most of its other problems.
 pub(super) fn no_config_note(folder: &Path) -> Option<String> {
     let file = folder.join("abide.yaml");
-    let missing = !file.exists();
-    missing.then(|| {
-        one_line(&format!(
-            "{} does not exist, so there are no models and no tools: `{}` creates it",
-            file.display(),
-            init_command(folder)
-        ))
-    })
+    if file.exists() {
+        return None;
+    }
+    let other = folder.join("abide.yml");
+    let remedy = if other.exists() {
+        format!("{} is not read, rename it to abide.yaml", other.display())
+    } else {
+        format!("`{}` creates it", init_command(folder))
+    };
+    Some(one_line(&format!(
+        "{} does not exist, so there are no models and no tools: {remedy}",
+        file.display()
+    )))
 }
 
 /// The command that creates a folder of agents.

@@ -168,17 +168,23 @@ fn format_readable_paths(paths: &[PathBuf]) -> String {
     }
 }
 
-/// Creates a file. Returns whether it did not exist.
+/// Creates a file. Returns `false` if it exists.
 fn create_file(path: &Path, text: &str) -> io::Result<bool> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
     // A file that another process creates at the same time is kept, too, and a symbolic link is not followed.
-    match OpenOptions::new().write(true).create_new(true).open(path) {
-        Ok(mut file) => file.write_all(text.as_bytes()).map(|()| true),
-        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(why) => Err(why),
+    let mut file = match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(file) => file,
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+        Err(why) => return Err(why),
+    };
+    if let Err(why) = file.write_all(text.as_bytes()) {
+        // The disk is full. The next attempt would keep a part of the file.
+        let _ = fs::remove_file(path);
+        return Err(why);
     }
+    Ok(true)
 }
 
 fn path_names(paths: &[PathBuf]) -> Vec<String> {

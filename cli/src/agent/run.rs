@@ -124,7 +124,9 @@ async fn follow(definitions: &Definitions<'_>, abide: &Abide, args: Run) -> Resu
         Ok(run) => run,
         Err(failure) => {
             let session = args.session.as_deref();
-            return Err(definitions.explain(abide, &args.name, session, failure).await);
+            return Err(definitions
+                .explain_unknown_agent(abide, &args.name, session, failure)
+                .await);
         }
     };
     let hint = HintContext::new(options, folder, &args.name, &args.input, &run.id)

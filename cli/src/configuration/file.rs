@@ -3,10 +3,8 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::process::geteuid;
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
@@ -114,7 +112,7 @@ impl ConfigFile {
             };
             Problem::new(place.clone(), format!("the configuration cannot be read: {why}"), hint)
         })?;
-        if !is_named && !is_trusted(file.metadata.uid(), file.metadata.mode()) {
+        if !is_named && !file.is_trusted() {
             let what = "the file is not read: another user owns it or can write it";
             let hint = format!("if you trust it, name it: --config {DEFAULT_FILE}");
             return Err(Problem::new(place, what, hint));
@@ -136,13 +134,6 @@ fn typed_path(words: &[OsString]) -> Option<PathBuf> {
         }
     }
     None
-}
-
-/// Whether a file that nobody named may decide on the options of this user: in a folder that others can write, it could be
-/// theirs.
-fn is_trusted(owner: u32, mode: u32) -> bool {
-    let is_own = owner == geteuid().as_raw() || owner == 0;
-    is_own && mode & 0o002 == 0
 }
 
 fn parse(path: PathBuf, text: &str) -> Result<ConfigFile, Problem> {
@@ -257,16 +248,5 @@ mod tests {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             assert_eq!(typed_path(&words).as_deref(), path.map(Path::new), "{line}");
         }
-    }
-
-    #[test]
-    fn a_file_that_others_can_write_is_not_trusted() {
-        let own = geteuid().as_raw();
-        for (owner, mode, is_trusted_file) in
-            [(own, 0o100_644, true), (0, 0o100_644, true), (own, 0o100_646, false)]
-        {
-            assert_eq!(is_trusted(owner, mode), is_trusted_file, "{owner} {mode:o}");
-        }
-        assert!(!is_trusted(own.wrapping_add(7), 0o100_644) || own.wrapping_add(7) == 0);
     }
 }

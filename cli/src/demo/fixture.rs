@@ -1,4 +1,4 @@
-//! Sources of recorded conversations: built in, a file, or a folder of files.
+//! Reads the recorded conversations that the demo plays: the built-in ones, a file, or a folder of files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -13,23 +13,30 @@ use crate::failure::Failure;
 /// 24 conversations; `tests/fixtures/README.md` has their origin and licences.
 const BUILT_IN: &[u8] = include_bytes!("../../../tests/fixtures/conversations.jsonl.zst");
 
-/// Reads at most `max` conversations, in order.
+/// Reads the conversations of a file or a folder, or the built-in ones if `path` is `None`: the first `max` in the
+/// order of files and lines, or all. What follows them is not read.
 ///
 /// # Errors
-/// A file cannot be read, or a line of it is not a recorded conversation.
-pub(crate) fn read(data: Option<&Path>, max: Option<usize>) -> Result<Vec<Recording>, Failure> {
+/// A file cannot be read, a line of it is not a recorded conversation, or there is no conversation.
+pub(crate) fn read_recordings(
+    path: Option<&Path>,
+    max: Option<usize>,
+) -> Result<Vec<Recording>, Failure> {
     let max = max.unwrap_or(usize::MAX);
     let mut recordings = Vec::new();
-    match data {
+    match path {
         None => read_lines("the built-in data", unpack(BUILT_IN)?, max, &mut recordings)?,
         Some(path) => {
             for file in list_files(path)? {
+                if recordings.len() >= max {
+                    break;
+                }
                 read_file(&file, max, &mut recordings)?;
             }
         }
     }
     if recordings.is_empty() {
-        let place = data.map_or("the built-in data".to_owned(), |path| path.display().to_string());
+        let place = path.map_or("the built-in data".to_owned(), |path| path.display().to_string());
         let detail = format!("{place} has no recorded conversation");
         return Err(Failure::usage(
             detail,
@@ -39,7 +46,7 @@ pub(crate) fn read(data: Option<&Path>, max: Option<usize>) -> Result<Vec<Record
     Ok(recordings)
 }
 
-/// The file, or the recordings in a folder by name.
+/// Returns the file, or the `.jsonl` and `.jsonl.zst` files of a folder in the order of their names.
 fn list_files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -122,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_built_in_data_is_what_its_readme_says() {
-        let recordings = read(None, None).expect("the built-in data is sound");
+        let recordings = read_recordings(None, None).expect("the built-in data is sound");
         let messages: usize = recordings.iter().map(|recording| recording.messages.len()).sum();
         let calls: Vec<_> = recordings.iter().flat_map(|recording| &recording.calls).collect();
         let null_ids = calls.iter().filter(|call| call.provider_id.is_none()).count();
@@ -138,7 +145,21 @@ mod tests {
 
     #[test]
     fn a_subset_of_the_recordings_can_be_played() {
-        assert_eq!(read(None, Some(3)).expect("the built-in data is sound").len(), 3);
+        assert_eq!(read_recordings(None, Some(3)).expect("the built-in data is sound").len(), 3);
+    }
+
+    /// A damaged file after the first conversations was opened, and refused, although none of its lines is played.
+    #[test]
+    fn files_after_the_last_conversation_are_not_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| {
+            fs::write(folder.path().join(name), text).expect("a file can be written");
+        };
+        write("a.jsonl", "{\"id\":\"a\",\"messages\":[]}\n");
+        write("b.jsonl.zst", "not compressed");
+        let first = read_recordings(Some(folder.path()), Some(1)).expect("the first file is sound");
+        assert_eq!(first.len(), 1);
+        assert!(read_recordings(Some(folder.path()), Some(2)).is_err());
     }
 
     #[test]

@@ -60,13 +60,19 @@ pub(super) async fn create_token(
 /// Returns the token that an earlier start has left in the file; `None` if there is no file.
 ///
 /// # Errors
-/// The file has another content, which is not overwritten, or it cannot be read.
+/// The file has another content, which is not overwritten; it cannot be read; or another user may have written it.
 pub(super) fn find_token(file: &Path) -> Result<Option<Secret>, Refusal> {
     // A symlink without a target exists, and is not followed.
     if fs::symlink_metadata(file).is_err() {
         return Ok(None);
     }
     let content = TextFile::read(file, MAX_BYTES).ok();
+    // Whoever has written the token knows it, and would be an administrator.
+    if content.as_ref().is_some_and(|content| !content.is_trusted()) {
+        let detail = format!("{} belongs to another user, or others can write it", file.display());
+        return Err(Refusal::new(Code::Conflict, detail)
+            .hint("name a new file in --first-token, in a folder that only this user can write"));
+    }
     let secret = content.and_then(|it| Secret::parse(it.text.trim_end_matches(['\r', '\n'])));
     secret.map(Some).ok_or_else(|| {
         let detail = format!(
@@ -130,6 +136,8 @@ fn is_mounted(folder: &Path, mounts: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -153,8 +161,6 @@ mod tests {
 
     #[test]
     fn a_token_is_written_once_and_only_for_this_user() {
-        use std::os::unix::fs::PermissionsExt as _;
-
         let folder = tempfile::tempdir().expect("there is room");
         let file = folder.path().join("token");
         assert!(find_token(&file).expect("no file is no error").is_none());
@@ -164,6 +170,18 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         assert!(write_token(&file).is_err(), "a file is never overwritten");
         fs::write(&file, "my notes").expect("it can be written");
-        assert!(find_token(&file).is_err());
+        let refusal = find_token(&file).expect_err("it is no token");
+        assert!(refusal.detail.contains("is not a token"), "{refusal}");
+    }
+
+    /// Another user could put a token that it knows into a folder such as `/tmp`, and was an administrator after the start.
+    #[test]
+    fn a_token_that_others_may_have_written_is_refused() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let file = folder.path().join("token");
+        write_token(&file).expect("it is written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).expect("it is ours");
+        let refusal = find_token(&file).expect_err("others can write it");
+        assert!(refusal.detail.contains("others can write it"), "{refusal}");
     }
 }

@@ -9,7 +9,7 @@ use std::{env, io};
 
 use abide_engine::Engine;
 use rustix::time::{ClockId, clock_gettime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 /// The service manager that has started this process. Without one, nothing is sent.
@@ -47,13 +47,23 @@ impl ServiceManager {
         self.send("STOPPING=1\nSTATUS=finishing what has begun");
     }
 
+    /// Returns the signals that request a reload, if there is a service manager. Call it before
+    /// [`ServiceManager::tell_ready`]: without a handler, SIGHUP ends the process.
+    pub(crate) fn reload_requests(&self) -> Option<Signal> {
+        self.socket.as_ref()?;
+        match signal(SignalKind::hangup()) {
+            Ok(requests) => Some(requests),
+            Err(why) => {
+                tracing::warn!(name: "reload_unanswered", %why, "reloads cannot be answered: the system has no room for the handler");
+                None
+            }
+        }
+    }
+
     /// Tells that the server is alive and that it has been reloaded, if anyone wants to know it. A server whose engine has failed is
     /// not alive: with `WatchdogSec=` the service manager starts it again.
-    pub(crate) async fn attend(&self, engine: &Engine) {
-        if self.socket.is_some() {
-            // The handler of SIGHUP first: without it, the signal ends the process.
-            tokio::join!(self.answer_reloads(), self.tell_alive(engine));
-        }
+    pub(crate) async fn attend(&self, engine: &Engine, reload_requests: Option<Signal>) {
+        tokio::join!(self.answer_reloads(reload_requests), self.tell_alive(engine));
     }
 
     async fn tell_alive(&self, engine: &Engine) {
@@ -69,12 +79,9 @@ impl ServiceManager {
     }
 
     /// `systemctl reload` sends SIGHUP. Files are read again when they change, so nothing is left to do for it.
-    async fn answer_reloads(&self) {
-        let Ok(mut hangups) = signal(SignalKind::hangup()) else {
-            tracing::warn!(name: "reload_unanswered", "reloads cannot be answered: the system has no room for the handler");
-            return;
-        };
-        while hangups.recv().await.is_some() {
+    async fn answer_reloads(&self, requests: Option<Signal>) {
+        let Some(mut requests) = requests else { return };
+        while requests.recv().await.is_some() {
             let now = clock_gettime(ClockId::Monotonic);
             let us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
             self.send(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));

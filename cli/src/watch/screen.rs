@@ -113,7 +113,10 @@ impl Screen {
                 let seen = alike.entry(row_key(row)).or_default();
                 *seen += 1;
                 let marked = self.marks.get(&row_key(row)).filter(|marked| *seen <= marked.times);
-                (row.iter().map(Value::to_json).collect(), marked.map(|marked| marked.mark))
+                MarkedRow {
+                    cells: row.iter().map(Value::to_json).collect(),
+                    mark: marked.map(|marked| marked.mark),
+                }
             })
             .collect();
         let RenderedTable { text: table, left_out } =

@@ -75,6 +75,15 @@ class Server:
         assert self._process is not None
         self._process.terminate()
 
+    def stop(self) -> None:
+        """SIGTERM; waits until the process has ended, which must succeed."""
+        assert self._process is not None
+        self._process.terminate()
+        assert self._process.wait() == 0
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+
     def __enter__(self) -> Server:
         return self
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proxy import Proxy
 from server import Server, binary, environment
 
 from abide import Abide, AbideError, BadRequestError, ClosedError, ConnectionFailedError, Result
@@ -106,6 +107,81 @@ async def test_a_worker_survives_a_server_that_is_away(server: Server, client: A
     await asyncio.wait_for(ran.wait(), 20)
     worker.stop()
     await serving
+
+
+async def test_a_tool_goes_on_while_the_server_restarts(server: Server, client: Abide) -> None:
+    """Its outcome was lost with the deadline of the client, and the call became unknown."""
+    hasty = await server.client(deadline=0.3)
+    session = await client.session("s1")
+    await client.call.register_tool(name="pay", effect="at_most_once")
+    go = {"first": asyncio.Event(), "second": asyncio.Event()}
+    started = {"first": asyncio.Event(), "second": asyncio.Event()}
+    runs = []
+
+    async def pay(name: str) -> str:
+        runs.append(name)
+        started[name].set()
+        await go[name].wait()
+        return name
+
+    worker = hasty.worker(lease_ms=6_000)
+    serving = asyncio.create_task(worker.serve({"pay": pay}))
+    for name in go:
+        await client.call.request_tool_call(call_id=name, session_id=session.id, tool_name="pay", arguments=name)
+        await started[name].wait()
+    await asyncio.to_thread(server.stop)
+    go["first"].set()
+    # The deadline of the report begins before that of the query.
+    with pytest.raises(AbideError):
+        await hasty.sql("SELECT 1")
+    await asyncio.to_thread(server.start)
+    ended = "SELECT call_id, status, attempt FROM tool_calls WHERE status <> 'claimed' ORDER BY call_id"
+    async with client.subscribe(ended) as calls:
+        async for _ in calls:
+            if calls.rows:
+                break
+        go["second"].set()
+        async for _ in calls:
+            if len(calls.rows) == 2:
+                break
+        assert [(row.status, row.attempt) for row in calls.rows] == [("succeeded", 1)] * 2
+    worker.stop()
+    await asyncio.wait_for(serving, 20)
+    assert runs == ["first", "second"]
+    await hasty.close()
+
+
+async def test_a_claim_whose_answer_is_lost_is_not_repeated(server: Server, client: Abide) -> None:
+    proxy = Proxy()
+    proxy.target = server.port
+    await proxy.start()
+    session = await client.session("s1")
+    await client.call.register_tool(name="pay", effect="at_most_once")
+    ran: list[Any] = []
+    async with Abide.connect(f"http://127.0.0.1:{proxy.port}") as other:
+        worker = other.worker()
+        serving = asyncio.create_task(worker.serve({"pay": ran.append}))
+        send = other._connection._send
+
+        def send_and_lose(text: bytes) -> None:
+            if b"claim_next_tool_call" in text:
+                other._connection._send = send  # type: ignore[method-assign]
+                proxy.lose_answer()
+            send(text)
+
+        other._connection._send = send_and_lose  # type: ignore[method-assign]
+        async with client.subscribe("SELECT status FROM tool_calls") as calls:
+            await client.call.request_tool_call(call_id="c1", session_id=session.id, tool_name="pay", arguments=1)
+            async for _ in calls:
+                if [row.status for row in calls.rows] == ["succeeded"]:
+                    break
+        worker.stop()
+        await asyncio.wait_for(serving, 20)
+    assert ran == [1]
+    # The lease is renewed before the tool runs: it might have expired since.
+    renewals = await client.sql("SELECT count(*) FROM events WHERE reducer = 'heartbeat_tool_call'")
+    assert renewals.scalar() == 1
+    await proxy.close()
 
 
 def test_another_event_loop_is_refused(server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -15,9 +16,17 @@ from pathlib import Path
 import pytest
 from server import Server, binary, environment
 
-from abide import Abide, AbideError, BadRequestError, EngineNotFoundError, UntrustedEngineError, peer
+from abide import (
+    Abide,
+    AbideError,
+    BadRequestError,
+    EngineNotFoundError,
+    IncompatibleVersionError,
+    UntrustedEngineError,
+    peer,
+)
 from abide.dial import Address, dial
-from abide.engine import Engine
+from abide.engine import Engine, _read_address
 from abide.http_get import get_json
 
 PROGRAM = """
@@ -235,3 +244,19 @@ async def test_a_database_in_memory_is_refused(folder: Path) -> None:
 async def test_no_binary(folder: Path) -> None:
     with pytest.raises(EngineNotFoundError):
         await Engine(folder / "x.db", str(folder / "none"))()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "hint"),
+    [
+        ("abide.v9", "this package is older: update it"),
+        ("abide.v0", "the engine is older: update the program abide"),
+        ("other.v1", "install a package and an engine of the same version"),
+        (None, "install a package and an engine of the same version"),
+    ],
+)
+def test_another_protocol_says_which_side_is_older(protocol: str | None, hint: str) -> None:
+    line = json.dumps({"protocol": protocol, "version": "9.0.0", "socket": "/x"}).encode()
+    with pytest.raises(IncompatibleVersionError) as refused:
+        _read_address(line, "x.db")
+    assert refused.value.hint == hint

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_reducers::ToolCallStatus;
-use abide_schema::wire::SUBPROTOCOL;
+use abide_schema::wire::{SUBPROTOCOL, UpdateSide};
 use abide_schema::{Code, Refusal, lowercase_first};
 
 /// The reason of an [`Error`]: an error of the operating system, of a library, or a text. Clones share it.
@@ -156,9 +156,11 @@ impl Error {
             Error::EngineNotFound { .. } => {
                 Some("install it with `cargo install --path cli`, or set ABIDE_BINARY to its path")
             }
-            Error::IncompatibleVersion { .. } => {
-                Some("use the same version of abide in all programs that open the file")
-            }
+            Error::IncompatibleVersion { protocol, .. } => Some(match UpdateSide::of(protocol) {
+                Some(UpdateSide::Own) => "this client is older: update its SDK",
+                Some(UpdateSide::Other) => "the engine is older: update the program `abide`",
+                None => "use the same version of abide in all programs that open the file",
+            }),
             Error::TimedOut { request_id: Some(_), .. } => {
                 Some("retry with the same request id: the call takes effect at most once")
             }

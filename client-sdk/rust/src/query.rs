@@ -46,7 +46,8 @@ impl Abide {
 #[derive(Clone, Default)]
 pub(crate) struct Params {
     values: Map<String, JsonValue>,
-    wrong: Option<Error>,
+    /// Why a value cannot be sent. It is returned when the request is.
+    encode_error: Option<Error>,
 }
 
 impl Params {
@@ -56,12 +57,14 @@ impl Params {
             Ok(value) => {
                 self.values.insert(name, value);
             }
-            Err(why) => self.wrong = Some(Error::encode(format!("the parameter {name}"), why)),
+            Err(why) => {
+                self.encode_error = Some(Error::encode(format!("the parameter {name}"), why))
+            }
         }
     }
 
     pub(crate) fn ready(self) -> Result<Map<String, JsonValue>, Error> {
-        self.wrong.map_or(Ok(self.values), Err)
+        self.encode_error.map_or(Ok(self.values), Err)
     }
 }
 

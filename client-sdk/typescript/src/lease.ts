@@ -1,5 +1,5 @@
 /** Work under a lease: heartbeats while it runs, and a signal when the work is not wanted any more. */
-import { isAbideError } from "./errors.js";
+import { isAbideError, isTemporary } from "./errors.js";
 
 /** The default lease in milliseconds. A heartbeat extends it while the work runs. */
 export const LEASE_MS = 30_000;
@@ -20,6 +20,11 @@ export type WorkEnd<Result> = { result: Result } | { error: unknown };
 export type LeasedEnd<Result> =
   WorkEnd<Result> | { cancelled: true } | { lost: unknown; end: WorkEnd<Result> };
 
+/** Whether the server gave no answer, or none that is final: it restarts, is not reachable, or is overloaded. */
+export function isPassing(error: unknown): boolean {
+  return isAbideError(error) && (error.code === "timed_out" || isTemporary(error.code));
+}
+
 /**
  * Runs the work, with a heartbeat each third of the lease. Waits until the work has ended, even if it was
  * cancelled: JavaScript cannot stop it.
@@ -36,8 +41,8 @@ export async function underLease<Result>(work: LeasedWork<Result>): Promise<Leas
       isCancelled = true;
       controller.abort(new Error("the call was cancelled"));
     } catch (error) {
-      // Without an answer the lease may still hold when the server is reachable again.
-      if (isAbideError(error, "timed_out")) return schedule();
+      // The lease may still hold when the server answers again.
+      if (isPassing(error)) return schedule();
       lost = { why: error };
       controller.abort(error);
     }

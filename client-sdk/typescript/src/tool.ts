@@ -1,9 +1,10 @@
 /** One attempt at a claimed tool call, and the errors of calls that have no result. */
-import type { Abide } from "./abide.js";
+import type { Abide, CallOptions } from "./abide.js";
 import type { BuiltinTables } from "./builtin.js";
 import { AbideError, brand, isAbideError, messageOf } from "./errors.js";
 import { parseJson, wellFormed, writeJson } from "./json.js";
-import { underLease } from "./lease.js";
+import { isPassing, underLease } from "./lease.js";
+import { newId } from "./new-id.js";
 import { visibleJson } from "./values.js";
 import { fieldOf, storedJson } from "./wire.js";
 
@@ -106,9 +107,15 @@ export function workerName(): string {
   return `${process?.title ?? "browser"}:${process?.pid ?? 0}:${random}`;
 }
 
+/** A pause before an outcome is reported again: a limit that asks for a longer one refuses at once. */
+const PAUSE_MS = 1_000;
+
 /**
  * Runs the function once, with heartbeats, and records its result or its error. Returns the result as it is
  * recorded, which is what a repetition returns.
+ *
+ * `goesOn` tells whether to try on to record the outcome when the deadline of the client has passed without an
+ * answer: nobody else can report what the tool has done.
  *
  * @throws what the function threw; AbideError `lease_lost` if the lease ended before the result was recorded;
  *   ToolFailed if the call was cancelled, or if its result cannot be stored.
@@ -118,9 +125,11 @@ export async function runTool<Result>(
   call: ToolCallRow,
   run: ToolFunction<never, Result>,
   leaseMs: number,
+  goesOn: () => boolean = () => false,
 ): Promise<Result> {
   const call_id = fieldOf(call, "call_id", "string");
   const holder = { call_id, fencing_token: fieldOf(call, "fencing_token", "number") };
+  const report: Report = (send) => untilAnswered(send, goesOn);
   const args = storedJson(call.arguments) as never;
   const context = { callId: call.call_id, sessionId: call.session_id, attempt: call.attempt };
   const end = await underLease<Result>({
@@ -132,19 +141,20 @@ export async function runTool<Result>(
       return (row as ToolCallRow | null)?.cancel_requested_at == null;
     },
   });
-  if ("result" in end) return await record(client, holder, end.result);
+  if ("result" in end) return await record(client, report, holder, end.result);
   if ("lost" in end) {
     // The result is reported all the same: `unknown_tool_calls` keeps it.
-    if ("result" in end.end) return await record(client, holder, end.end.result);
+    if ("result" in end.end) return await record(client, report, holder, end.end.result);
     throw end.lost;
   }
   if ("cancelled" in end) {
-    await client.call.acknowledge_cancel(holder);
+    await report((options) => client.call.acknowledge_cancel(holder, options));
     throw new ToolFailed(call.call_id, "cancelled", "the call was cancelled while it ran");
   }
   const { error } = end;
   const retryable = error instanceof Retryable;
-  await client.call.fail_tool_call({ ...holder, error: wellFormed(messageOf(error)), retryable });
+  const failure = { ...holder, error: wellFormed(messageOf(error)), retryable };
+  await report((options) => client.call.fail_tool_call(failure, options));
   throw error;
 }
 
@@ -153,28 +163,58 @@ interface Holder {
   fencing_token: number;
 }
 
+/** Sends an outcome. */
+type Report = (send: (options: CallOptions) => Promise<unknown>) => Promise<void>;
+
+/** Sends an outcome until there is an answer, as long as it goes on. All attempts are the same request. */
+async function untilAnswered(
+  send: (options: CallOptions) => Promise<unknown>,
+  goesOn: () => boolean,
+): Promise<void> {
+  const requestId = newId();
+  for (;;) {
+    try {
+      await send({ requestId });
+      return;
+    } catch (error) {
+      if (!isPassing(error) || !goesOn()) throw error;
+    }
+    await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+  }
+}
+
 /** Records the result of a tool that ran. If that is not possible, the call has failed. */
-async function record<Result>(client: Abide, holder: Holder, returned: Result): Promise<Result> {
+async function record<Result>(
+  client: Abide,
+  report: Report,
+  holder: Holder,
+  returned: Result,
+): Promise<Result> {
   let result: unknown;
   try {
     result = parseJson(writeJson(returned ?? null));
   } catch (error) {
-    throw await recordLoss(client, holder, error);
+    throw await recordLoss(client, report, holder, error);
   }
   try {
-    await client.call.complete_tool_call({ ...holder, result });
+    await report((options) => client.call.complete_tool_call({ ...holder, result }, options));
   } catch (error) {
     const isTooLarge = isAbideError(error, "bad_arguments") || isAbideError(error, "limit_exceeded");
-    throw isTooLarge ? await recordLoss(client, holder, error) : error;
+    throw isTooLarge ? await recordLoss(client, report, holder, error) : error;
   }
   return visibleJson(result, "auto") as Result;
 }
 
 /** Records that a tool ran and its result is lost: the tool must not run again. */
-async function recordLoss(client: Abide, holder: Holder, why: unknown): Promise<ToolFailed> {
+async function recordLoss(
+  client: Abide,
+  report: Report,
+  holder: Holder,
+  why: unknown,
+): Promise<ToolFailed> {
   // The path of a value begins at the result.
   const reason = messageOf(why).replace(/^(?:complete_tool_call: |\/args\/result)/, "");
   const error = wellFormed(`the tool ran, but its result cannot be stored: ${reason}`);
-  await client.call.fail_tool_call({ ...holder, error, retryable: false });
+  await report((options) => client.call.fail_tool_call({ ...holder, error, retryable: false }, options));
   return new ToolFailed(holder.call_id, "failed", error);
 }

@@ -6,6 +6,16 @@ import { type Cell, cellsOf, type Json } from "./values.js";
 /** The subprotocol of the WebSocket. */
 export const PROTOCOL = "abide.v1";
 
+/** What to update if the other side speaks another version of the protocol. `other` is the name of the other program. */
+export function updateHint(protocol: string | null | undefined, other: string): string {
+  const version = (name: string | null | undefined) => /^abide\.v(\d+)$/.exec(name ?? "")?.[1];
+  const theirs = version(protocol);
+  if (theirs === undefined) return `use an SDK and ${other} of the same version`;
+  return Number(theirs) > Number(version(PROTOCOL))
+    ? "this SDK is older: update it"
+    : `${other} is older: update it`;
+}
+
 /** The most bytes of a message to the server. */
 export const MESSAGE_BYTES = 16 << 20;
 

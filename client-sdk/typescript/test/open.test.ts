@@ -157,6 +157,9 @@ test("a missing or incompatible engine is reported", async () => {
     const other = await answer('{"protocol":"abide.v9","version":"9.0.0","socket":"/x"}');
     assert.ok(isAbideError(other, "incompatible_version"));
     assert.ok(other.message.includes("abide.v9") && other.message.includes("abide.v1"), other.message);
+    assert.equal(other.hint, "this SDK is older: update it");
+    const older = await answer('{"protocol":"abide.v0","version":"0.0.1","socket":"/x"}');
+    assert.ok(isAbideError(older, "incompatible_version") && older.hint === "the engine is older: update it");
     const problem = await answer('{"error":{"code":"disk_full","detail":"no space","hint":"free some"}}');
     assert.ok(isAbideError(problem, "disk_full") && problem.hint === "free some");
     assert.ok(isAbideError(await answer("hello"), "engine_start"));

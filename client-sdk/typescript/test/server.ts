@@ -110,6 +110,13 @@ export class Server {
     if (this.#child) await kill(this.#child);
   }
 
+  /** SIGTERM: it must end without an error. */
+  async terminate(): Promise<void> {
+    if (!this.#child) return;
+    await kill(this.#child, "SIGTERM");
+    if (this.#child.exitCode !== 0) throw new Error(`the server ended with ${this.#child.exitCode}`);
+  }
+
   /** Kills it and removes its files. */
   async stop(): Promise<void> {
     await this.kill();

@@ -15,6 +15,7 @@ import {
   UnknownOutcome,
 } from "@abide/client";
 
+import { Proxy } from "./proxy.js";
 import { Server } from "./server.js";
 import { until, within } from "./within.js";
 
@@ -353,6 +354,96 @@ test("a worker finishes what runs when it is stopped, and ends with the client's
   await other.sql("SELECT 1");
   await other.close();
   assert.ok(isAbideError(await within("the end", ended), "closed"));
+});
+
+test("a tool goes on while the server restarts, and its outcome is reported after the deadline too", async () => {
+  const own = await Server.start();
+  const [patient, hasty] = [await Abide.connect(own.url), await Abide.connect(own.url, { deadlineMs: 300 })];
+  await patient.call.register_tool({ name: "pay", effect: "at_most_once" });
+  const session = await patient.session({ agent: "a" });
+  const runs: string[] = [];
+  const [started, go] = [new Map<string, () => void>(), new Map<string, () => void>()];
+  const worker = hasty.worker({ ...quiet, leaseMs: 6_000 });
+  const serving = worker.serve({
+    pay: async (name: string) => {
+      runs.push(name);
+      started.get(name)?.();
+      await new Promise<void>((resolve) => go.set(name, resolve));
+      return name;
+    },
+  });
+  for (const name of ["first", "second"]) {
+    const begun = new Promise<void>((resolve) => started.set(name, resolve));
+    const call = { call_id: session.callId(name), session_id: session.id, tool_name: "pay" };
+    await patient.call.request_tool_call({ ...call, arguments: name });
+    await within("the start", begun);
+  }
+  await own.terminate();
+  go.get("first")?.();
+  // The deadline of the report begins before that of the query.
+  await assert.rejects(hasty.sql("SELECT 1"), (error) => isAbideError(error, "timed_out"));
+  await own.start();
+  const ended = await patient.subscribe(
+    "SELECT status, attempt FROM tool_calls WHERE status <> 'claimed' ORDER BY call_id",
+  );
+  const changed = (notice: () => void) => ended.on("update", notice);
+  await until("the first outcome", () => ended.size === 1, changed);
+  go.get("second")?.();
+  await until("the second outcome", () => ended.size === 2, changed);
+  assert.deepEqual(ended.rows, [
+    { status: "succeeded", attempt: 1 },
+    { status: "succeeded", attempt: 1 },
+  ]);
+  worker.stop();
+  await within("the end of the worker", serving);
+  assert.deepEqual(runs, ["first", "second"]);
+  for (const one of [patient, hasty]) await one.close();
+  await own.stop();
+});
+
+test("a claim whose answer is lost is not repeated, and a tool that is not registered holds up no other", async () => {
+  const own = await Server.start();
+  const direct = await Abide.connect(own.url);
+  const proxy = await Proxy.to(() => own.port);
+  const other = await Abide.connect(proxy.url);
+  await direct.call.register_tool({ name: "pay", effect: "at_most_once" });
+  const session = await direct.session({ agent: "a" });
+  const runs: number[] = [];
+  const worker = other.worker(quiet);
+  const serving = worker.serve({ absent: () => 0, pay: (n: number) => runs.push(n) });
+  await until(
+    "the subscriptions",
+    () => other.subscriptionCount === 2,
+    (notice) => {
+      const timer = setInterval(notice, 10);
+      return () => clearInterval(timer);
+    },
+  );
+  const request = other.request.bind(other);
+  other.request = (reducer, ...rest) => {
+    if (reducer === "claim_next_tool_call") {
+      other.request = request;
+      proxy.loseAnswer();
+    }
+    return request(reducer, ...rest);
+  };
+  const calls = await direct.subscribe("SELECT status, attempt FROM tool_calls");
+  const call = { call_id: session.callId("k"), session_id: session.id, tool_name: "pay", arguments: 1 };
+  await direct.call.request_tool_call(call);
+  await until(
+    "the outcome",
+    () => calls.rows[0]?.["status"] === "succeeded",
+    (notice) => calls.on("update", notice),
+  );
+  worker.stop();
+  await within("the end of the worker", serving);
+  assert.deepEqual([runs, calls.rows], [[1], [{ status: "succeeded", attempt: 1 }]]);
+  // The lease is renewed before the tool runs: it might have expired since.
+  const renewals = await direct.sql("SELECT count(*) AS n FROM events WHERE reducer = 'heartbeat_tool_call'");
+  assert.deepEqual(renewals.rows, [{ n: 1 }]);
+  for (const one of [direct, other]) await one.close();
+  proxy.close();
+  await own.stop();
 });
 
 test("a supervisor resolves, rejects and releases handoffs", async () => {

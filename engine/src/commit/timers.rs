@@ -46,8 +46,9 @@ const PAUSE_MS: i64 = 1_000;
 /// Rows looked up for one that runs, before a transaction takes no more: the others have changed since they were read.
 const LOOKUPS_PER_ROW: usize = 4;
 
-/// The clock by which leases from before the start expire. Until a time it is behind that of events, by the time since the last
-/// event before the start: leases that holders could not renew meanwhile expire as if the file had been open.
+/// The clock by which leases from before the start expire. Until a time it is behind the clock of events, by the time
+/// since the last event before the start: leases that holders could not renew meanwhile expire as if the file had been
+/// open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseClock {
     /// How much it is behind, in microseconds.
@@ -57,16 +58,16 @@ pub(crate) struct LeaseClock {
 }
 
 impl LeaseClock {
-    /// Returns the clock of an engine that starts now, on a log whose last event has this time. The time between them does not
-    /// count until `grace` has passed. After that it does, so that a row that nobody holds any more does not wait for a whole
-    /// downtime.
+    /// Returns the clock of an engine that starts now, on a log whose last event has this time. The time between them does
+    /// not count until `grace` has passed. After that it does, so that a row that nobody holds any more does not wait for a
+    /// whole downtime.
     pub(crate) fn starting(now: Micros, last_event: Micros, grace: Duration) -> LeaseClock {
         let grace = i64::try_from(grace.as_micros()).unwrap_or(i64::MAX);
         let behind = if grace == 0 { 0 } else { now.0.saturating_sub(last_event.0).max(0) };
         LeaseClock { behind, until: Micros(now.0.saturating_add(grace)) }
     }
 
-    /// `true` if it is behind the clock of events at this time.
+    /// Returns `true` if it is behind the clock of events at this time.
     fn is_behind(&self, now: Micros) -> bool {
         self.behind > 0 && now < self.until
     }
@@ -155,8 +156,9 @@ struct DeadlineKind {
     next: Option<Micros>,
     /// Rows that changed to a due time that was read already.
     changed: Vec<DueRowId>,
-    /// The keys of leases that were given or renewed since the start, by their due times; `None` if [`LeaseClock`] does not
-    /// hold the rows of this kind back. Their holders can renew them, so they expire by the clock of events.
+    /// The keys of leases that were given or renewed since the start, by their due times; `None` if [`LeaseClock`] does
+    /// not hold the rows of this kind back. Their holders can renew them, so they expire by the clock of events. There are
+    /// at most as many as transactions write while the clock is behind.
     new_leases: Option<BTreeMap<Micros, Vec<Vec<Value>>>>,
     /// The lanes for which rows were passed over, and the earliest due time of these rows. They take no rows until they
     /// are empty.
@@ -283,16 +285,17 @@ impl DeadlineKind {
 
     /// Returns the due time of the first lease that was given since the start.
     fn next_new_lease(&self) -> Option<Micros> {
-        let (at, _) = self.new_leases.as_ref()?.first_key_value()?;
-        Some(*at)
+        self.new_leases.as_ref()?.keys().next().copied()
     }
 
-    /// Marks the leases that were given since the start and are due now as rows to look up. They are forgotten when the clock
-    /// of leases is not behind any more.
+    /// Marks the leases that were given since the start and are due now as rows to look up. They are forgotten when the
+    /// clock of leases is not behind any more.
     fn release_new_leases(&mut self, now: Micros, is_behind: bool) {
-        while self.next_new_lease().is_some_and(|at| at <= now)
-            && let Some((at, keys)) = self.new_leases.as_mut().and_then(BTreeMap::pop_first)
+        let Some(leases) = &mut self.new_leases else { return };
+        while let Some(first) = leases.first_entry()
+            && *first.key() <= now
         {
+            let (at, keys) = first.remove_entry();
             self.changed.extend(keys.into_iter().map(|key| DueRowId { at, key }));
         }
         if !is_behind {

@@ -15,7 +15,7 @@ use abide_schema::work::PolicyChecker;
 use abide_schema::{
     Abort, CallArguments, Code, Micros, Refusal, Row, SEE_LOG, Seq, TableSpec, Value,
 };
-use abide_store::{LastBefore, StoreError, Writer};
+use abide_store::{StoreError, VersionStart, Writer};
 
 use crate::access::credentials::{CredentialChecker, expiry};
 use crate::access::policy_rows::is_restricted;
@@ -45,8 +45,8 @@ pub(crate) struct GroupTransaction {
     policy_validator: Option<Arc<PolicyValidator>>,
     /// For limits of a tenant. A replay has none.
     tenants: Tenants,
-    /// The last events of module versions with older rules.
-    former: Vec<LastBefore>,
+    /// After which events the file reached the versions of the modules: earlier events run by older rules.
+    version_starts: Vec<VersionStart>,
     /// A cache of the callers of claims. Each call of the holder of a lease reads the caller of its claim.
     callers: HashMap<Seq, String>,
 }
@@ -59,7 +59,7 @@ impl GroupTransaction {
         store: Writer,
         row_policies: RowPolicies,
         credentials: CredentialChecker,
-        former: Vec<LastBefore>,
+        version_starts: Vec<VersionStart>,
     ) -> GroupTransaction {
         GroupTransaction {
             store,
@@ -71,7 +71,7 @@ impl GroupTransaction {
             rows_changed: 0,
             policy_validator: None,
             tenants: Tenants::default(),
-            former,
+            version_starts,
             callers: HashMap::new(),
         }
     }
@@ -251,10 +251,9 @@ impl Transaction for GroupTransaction {
     }
 
     fn last_before(&mut self, module: &str, version: u32) -> Seq {
-        let mut former = self.former.iter();
-        former
-            .find(|former| former.module == module && former.version == version)
-            .map_or(Seq::ZERO, |former| former.last)
+        let mut starts = self.version_starts.iter();
+        let start = starts.find(|start| start.module == module && start.version == version);
+        start.map_or(Seq::ZERO, |start| start.after)
     }
 
     fn caller_of(&mut self, seq: Seq) -> Result<Option<String>, Abort> {

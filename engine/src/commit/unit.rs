@@ -1,8 +1,8 @@
 //! Units of the writer's queue, the groups that they run in, and their answers.
 //!
 //! A *unit* is the calls of one caller that run together. A *group* is the units that share one record in the journal,
-//! so that one sync makes all of them durable. It is not SQLite's transaction, which holds many groups (`open_rows`).
-//! `run_unit` runs the units, `writer` runs groups and splits those that must run again.
+//! so that one sync makes all of them durable. A group is not SQLite's transaction, which holds many groups
+//! (`open_rows`). `run_unit` runs the units; `writer` runs groups, and runs a group again in smaller ones if necessary.
 
 use std::cell::{Cell, RefCell};
 
@@ -168,15 +168,35 @@ impl ReplyEnvelope {
     pub(crate) fn send(self) {
         let _ = self.reply.send(self.outcome);
     }
+
+    /// Replaces the result of a call with the result of the last step of its work. Work that failed is a refusal of the
+    /// call; in a batch the other calls have taken effect, and the row of the work shows that it failed.
+    fn complete(&mut self, position: usize, outcome: &Result<(Seq, String), Refusal>) {
+        let Ok(done) = &mut self.outcome else { return };
+        match outcome {
+            Ok((seq, result)) => {
+                let call = &mut done.calls[position];
+                *call = CallOutcome {
+                    seq: *seq,
+                    result: result.clone(),
+                    duplicate: call.duplicate,
+                    refusal: None,
+                };
+            }
+            Err(refusal) if done.calls.len() == 1 => self.outcome = Err(refusal.clone()),
+            Err(_) => {}
+        }
+    }
 }
 
-/// Units that become durable together. Each is answered for itself.
+/// Units that become durable together. Each unit has an answer of its own.
 #[derive(Debug)]
 pub(crate) struct CommitGroup {
     pub(crate) units: Vec<Unit>,
     /// Whether each unit runs on a savepoint of its own: one was refused after it had written.
     pub(crate) on_savepoints: bool,
-    /// Answers to units of an earlier group. They leave together with those of this group.
+    /// Answers to refused units of an earlier group. This group records the refusals, so these answers leave together
+    /// with its own.
     pub(crate) pending_answers: Vec<ReplyEnvelope>,
 }
 
@@ -190,12 +210,18 @@ impl CommitGroup {
         CommitGroup { on_savepoints: true, ..self }
     }
 
-    /// Splits off the units after the first ones, if there are any. The pending answers leave with the first ones.
+    /// Keeps the first `first` units and the pending answers, and returns the other units as a group; `None` if there
+    /// are no others. The pending answers stay because the other units may be put back into the queue, one by one.
     pub(crate) fn split_off(&mut self, first: usize) -> Option<CommitGroup> {
         let rest = self.units.split_off(first);
-        let on_savepoints = self.on_savepoints;
-        (!rest.is_empty())
-            .then(|| CommitGroup { on_savepoints, ..CommitGroup::new(rest, Vec::new()) })
+        if rest.is_empty() {
+            return None;
+        }
+        Some(CommitGroup {
+            units: rest,
+            on_savepoints: self.on_savepoints,
+            pending_answers: Vec::new(),
+        })
     }
 
     /// Takes the calls for due rows out of the group.
@@ -204,10 +230,14 @@ impl CommitGroup {
         due.filter_map(|unit| unit.due).map(|due| *due).collect()
     }
 
-    /// Splits the group into one for each unit. The pending answers leave with the last one.
-    pub(crate) fn split(self) -> Vec<CommitGroup> {
-        let mut groups: Vec<CommitGroup> =
-            self.units.into_iter().map(|unit| CommitGroup::new(vec![unit], Vec::new())).collect();
+    /// Returns a group for each unit, in the same order. The last one gets the pending answers: it becomes durable
+    /// last, and the answers may leave only when all units are durable. The groups have no savepoints; the writer adds
+    /// them again if a unit needs one.
+    pub(crate) fn into_single_units(self) -> Vec<CommitGroup> {
+        let mut groups = Vec::with_capacity(self.units.len());
+        for unit in self.units {
+            groups.push(CommitGroup::new(vec![unit], Vec::new()));
+        }
         if let Some(last) = groups.last_mut() {
             last.pending_answers = self.pending_answers;
         }
@@ -219,8 +249,8 @@ impl CommitGroup {
         self.units.iter().map(|_| UnitOutcome::Refused(refusal.clone())).collect()
     }
 
-    /// Returns its weight in the queue of unsynced commits: one, and more if it is large, so that a sync, which
-    /// all callers wait for, never covers many megabytes.
+    /// Returns the group's weight in the queue of unsynced commits: one, and more if the group is large, so that a
+    /// sync, which all callers wait for, never covers many megabytes.
     pub(crate) fn weight(&self) -> usize {
         1 + self.units.iter().map(Unit::bytes).sum::<usize>() / limits::UNSYNCED_UNIT_BYTES
     }
@@ -289,26 +319,5 @@ impl PendingAnswers {
             }
         }
         answers
-    }
-}
-
-impl ReplyEnvelope {
-    /// Replaces the result of a call by that of the last step of its work. Work that failed is a refusal of the call;
-    /// in a batch the other calls have taken effect, and the row of the work shows that it failed.
-    fn complete(&mut self, position: usize, outcome: &Result<(Seq, String), Refusal>) {
-        let Ok(done) = &mut self.outcome else { return };
-        match outcome {
-            Ok((seq, result)) => {
-                let call = &mut done.calls[position];
-                *call = CallOutcome {
-                    seq: *seq,
-                    result: result.clone(),
-                    duplicate: call.duplicate,
-                    refusal: None,
-                };
-            }
-            Err(refusal) if done.calls.len() == 1 => self.outcome = Err(refusal.clone()),
-            Err(_) => {}
-        }
     }
 }

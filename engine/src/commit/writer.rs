@@ -238,7 +238,7 @@ impl WriterThread {
                 Err(RolledBack::Violation(_)) if group.units.len() > 1 => {
                     // SQLite does not report which row violates a deferred constraint, and nothing tells which unit
                     // has touched a row: only a unit that runs alone can be refused for it.
-                    for alone in group.split().into_iter().rev() {
+                    for alone in group.into_single_units().into_iter().rev() {
                         work.push_front(alone);
                     }
                     continue;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use abide_live::{Budget, Catalog, Planner, Router, WorkFunctions};
 use abide_log::Chain;
 use abide_schema::{Seq, limits};
-use abide_store::{Checkpointer, LastBefore, LogHead, Reader, Store, StoreError, Writer};
+use abide_store::{Checkpointer, LogHead, Reader, Store, StoreError, VersionStart, Writer};
 use tokio::sync::watch;
 
 use super::inner::Inner;
@@ -58,8 +58,8 @@ struct Recovered {
     chain: Chain,
     change_log_floor: Seq,
     policies: Arc<Policies>,
-    /// The last events before the versions of the modules.
-    former: Vec<LastBefore>,
+    /// After which events the file reached the versions of the modules.
+    version_starts: Vec<VersionStart>,
 }
 
 /// Reads the end of the log. SQLite has already recovered the WAL of the previous process.
@@ -81,7 +81,7 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     let first_reader = open_reader(store, set_up)?;
     let reader = open_reader(store, set_up)?;
     let policies = Policies::load(store.layout(), &writer)?;
-    let former = writer.last_before(&store.layout().modules)?;
+    let version_starts = writer.version_starts(&store.layout().modules)?;
     Ok(Recovered {
         writer,
         checkpointer,
@@ -91,7 +91,7 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
         chain,
         change_log_floor,
         policies,
-        former,
+        version_starts,
     })
 }
 
@@ -140,7 +140,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     let started = Instant::now();
     let rate_limiter = Arc::<RateLimiter>::default();
     let writer = WriterThread {
-        executor: executor(&shared, found.writer, found.former, log, config.sources),
+        executor: executor(&shared, found.writer, found.version_starts, log, config.sources),
         timers: Timers::new(
             if config.timers { modules } else { &[] },
             threads.tenants.clone(),
@@ -357,14 +357,15 @@ fn live_queries(
 fn executor(
     shared: &Shared,
     writer: Writer,
-    former: Vec<LastBefore>,
+    version_starts: Vec<VersionStart>,
     log: LogPosition,
     sources: EventSources,
 ) -> Executor {
     let modules = &shared.store.layout().modules;
     let rules = ScopeRules::new(modules);
     let credentials = CredentialChecker::new(modules);
-    let mut transaction = GroupTransaction::new(writer, rules.row_policies(), credentials, former);
+    let mut transaction =
+        GroupTransaction::new(writer, rules.row_policies(), credentials, version_starts);
     transaction.set_policy_validator(policy_validator(shared));
     transaction.set_tenants(shared.threads.tenants.clone());
     Executor::new(transaction, log, sources, rules)

@@ -29,7 +29,7 @@ pub fn backup(from: &Path, to: &Path, modules: Vec<Module>) -> Result<(), OpenEr
 }
 
 /// Copies the pages of a database into a file that this process has just created.
-fn copy_into(source: &Connection, to: &Path) -> rusqlite::Result<()> {
+pub(crate) fn copy_into(source: &Connection, to: &Path) -> rusqlite::Result<()> {
     // A symlink in its place was put there afterwards.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let mut target = Connection::open_with_flags(to, flags)?;

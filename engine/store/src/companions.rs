@@ -24,7 +24,15 @@ pub(crate) fn segment(database: &Path, number: u64) -> PathBuf {
 /// # Errors
 /// An I/O error of the system.
 pub(crate) fn segments_of(database: &Path) -> io::Result<Vec<PathBuf>> {
-    let prefix = companion(database, SEGMENT);
+    numbered(database, SEGMENT)
+}
+
+/// The files next to a database whose names are its name, a text, and a number.
+///
+/// # Errors
+/// An I/O error of the system.
+pub(crate) fn numbered(database: &Path, text: &str) -> io::Result<Vec<PathBuf>> {
+    let prefix = companion(database, text);
     let Some(prefix) = prefix.file_name().map(|name| name.as_encoded_bytes().to_vec()) else {
         return Ok(Vec::new());
     };

@@ -8,6 +8,7 @@ use rusqlite::{ErrorCode, ffi};
 
 use crate::cell_bytes::CorruptCells;
 use crate::holder::Holder;
+use crate::verify::VerifyError;
 
 /// Why a statement failed.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +61,7 @@ pub enum StoreError {
     #[error("the statement ran too long")]
     Interrupted,
     /// The storage cannot be trusted any more.
-    #[error("the storage failed")]
+    #[error("{}", if is_damage(_0) { "the file is damaged" } else { "the storage failed" })]
     Broken(#[source] rusqlite::Error),
 }
 
@@ -117,6 +118,11 @@ pub(crate) fn is_index_full(error: &rusqlite::Error) -> bool {
     code == Some(ffi::SQLITE_IOERR_SHMSIZE)
 }
 
+/// Whether SQLite found something in the file that it did not write there.
+fn is_damage(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+}
+
 /// Adds SQLite's extended code to the message. Without it "disk I/O error" can mean about thirty
 /// different errors.
 fn with_code(error: rusqlite::Error) -> rusqlite::Error {
@@ -171,6 +177,9 @@ impl StoreError {
             StoreError::Interrupted => Refusal::new(Code::LimitExceeded, self.to_string()),
             StoreError::Unreadable(why) => Refusal::new(Code::Internal, why.clone())
                 .hint("the file was changed outside of Abide; `abide verify` finds such rows"),
+            StoreError::Broken(why) if is_damage(why) => {
+                Refusal::new(Code::Internal, self.to_string()).hint(FIND_DAMAGE)
+            }
             StoreError::Broken(_) | StoreError::Io(_) => {
                 Refusal::new(Code::Internal, self.to_string()).hint(SEE_LOG)
             }
@@ -341,6 +350,30 @@ pub enum OpenError {
         /// The mismatch.
         why: String,
     },
+    /// The disk has no space for a copy of the file.
+    #[error(
+        "{} needs {} MB of disk, and {} MB are free", path.display(),
+        needed_bytes.div_ceil(1_000_000), available_bytes / 1_000_000
+    )]
+    NoSpace {
+        /// The copy.
+        path: PathBuf,
+        /// Its bytes.
+        needed_bytes: u64,
+        /// The bytes of disk that this process can use there.
+        available_bytes: u64,
+    },
+    /// The file was not migrated, because the backup before the migration failed.
+    #[error("{} is not migrated: its backup failed", path.display())]
+    Backup {
+        /// The file, which was not changed.
+        path: PathBuf,
+        /// The backup.
+        backup: PathBuf,
+        /// Why it failed.
+        #[source]
+        why: Box<VerifyError>,
+    },
     /// An error of SQLite.
     #[error("{} cannot be opened", path.display())]
     Store {
@@ -440,7 +473,11 @@ impl OpenError {
                 Code::Conflict,
                 "restore the file that it belongs to; to do without its events, move the -redo- files away, and the -wal file if it came with them",
             ),
-            OpenError::Store { why: StoreError::Full, .. } => (Code::DiskFull, "free some space"),
+            OpenError::NoSpace { .. } => (Code::DiskFull, "free some space"),
+            OpenError::Backup { path, backup, why } => return backup_refusal(path, backup, why),
+            OpenError::Store { why: StoreError::Full, .. } => {
+                (Code::DiskFull, "free some space; the file has the rows that it had")
+            }
             OpenError::Store { why: StoreError::Busy, .. } => {
                 (Code::Conflict, "close the program that has the file open, and try again")
             }
@@ -449,6 +486,9 @@ impl OpenError {
                 "raise the limits of the process: open files (ulimit -n), threads (ulimit -u)",
             ),
             OpenError::Store { why: StoreError::Io(_), .. } => (Code::Conflict, LOOK_BESIDE),
+            OpenError::Store { why: StoreError::Broken(why), .. } if is_damage(why) => {
+                (Code::Conflict, FIND_DAMAGE)
+            }
             OpenError::Store { .. } => {
                 (Code::Internal, "`abide verify` checks whether the file is sound")
             }
@@ -456,6 +496,26 @@ impl OpenError {
         Refusal::new(code, detail).hint(hint)
     }
 }
+
+/// The refusal to migrate a file without a backup.
+fn backup_refusal(path: &Path, backup: &Path, why: &VerifyError) -> Refusal {
+    let Refusal { code, detail, hint, .. } = why.to_refusal();
+    let file = path.display();
+    let detail = format!("{file} is not migrated and not changed: its backup failed: {detail}");
+    let first = match why {
+        VerifyError::Open(OpenError::Exists(_)) => {
+            format!("move {} away, which is not this backup", backup.display())
+        }
+        VerifyError::Open(_) => hint.unwrap_or_else(|| "check the folder of the file".to_owned()),
+        _ => format!("`abide verify {file}` checks whether the file is sound"),
+    };
+    let hint = format!("{first}; to migrate without a backup, `abide upgrade {file} --no-backup`");
+    Refusal::new(code, detail).hint(hint)
+}
+
+/// What to do about a damaged file.
+const FIND_DAMAGE: &str =
+    "restore a backup that verifies; `abide verify` says what it finds in the file";
 
 /// The hint about a file next to a database that is not used.
 const LOOK_BESIDE: &str =

@@ -174,11 +174,35 @@ pub(crate) fn migrate_module(
     }
     for version in later_versions(found, module) {
         let head = head(connection).map_err(to_open_error)?;
-        note_last_before(connection, module.name, version, head).map_err(to_open_error)?;
+        set_version_start(connection, module.name, version, head).map_err(to_open_error)?;
     }
     let fact = format!("module.{}", module.name);
     set_meta(connection, &fact, &module.version.to_string()).map_err(to_open_error)?;
     Ok(Some(found.unwrap_or(0)))
+}
+
+/// Whether programs that open a file today refuse it once its tables have the versions of these modules. They accept the
+/// tables of a module that they do not have, but neither a later version of a module, nor a trigger or a view of another.
+pub(crate) fn ends_older_programs(
+    connection: &Connection,
+    modules: &[Module],
+) -> rusqlite::Result<bool> {
+    let format: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if format == 0 {
+        return Ok(false);
+    }
+    for module in modules {
+        let found = version_of(connection, module)?;
+        if found != Some(module.version) && (found.is_some() || has_triggers_or_views(module)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a program without a module refuses a file with its tables.
+pub(crate) fn has_triggers_or_views(module: &Module) -> bool {
+    !module.views.is_empty() || module.tables.iter().any(|table| !table.triggers.is_empty())
 }
 
 /// Runs a step of a module. What a client has received before it can no longer be continued by changes of rows.
@@ -272,52 +296,54 @@ pub(crate) fn head(connection: &Connection) -> rusqlite::Result<Seq> {
     connection.query_row("SELECT coalesce(max(seq), 0) FROM events", [], |row| row.get(0)).map(Seq)
 }
 
-/// Stores the last event before a file reached a version of a module, if there is one. The events up to it ran by
-/// the rules before that version, in a replay too.
-pub(crate) fn note_last_before(
+/// Stores after which event a file reached a version of a module; nothing if it had no event. The events up to that one
+/// ran by the rules before that version, in a replay too.
+pub(crate) fn set_version_start(
     connection: &Connection,
     module: &str,
     version: u32,
-    last: Seq,
+    after: Seq,
 ) -> rusqlite::Result<()> {
-    if last == Seq::ZERO {
+    if after == Seq::ZERO {
         return Ok(());
     }
-    set_meta(connection, &format!("module.{module}.{version}"), &last.0.to_string())
+    set_meta(connection, &format!("module.{module}.{version}"), &after.0.to_string())
 }
 
-/// The last event before a file reached each version of these modules. For versions that it has not reached, the
-/// last event of the file.
-pub(crate) fn last_before(
+/// Returns after which event a file reached each version of these modules; versions that it had before its first event
+/// are omitted. A version that the file has not reached starts after its last event.
+pub(crate) fn version_starts(
     connection: &Connection,
     modules: &[Module],
-) -> rusqlite::Result<Vec<LastBefore>> {
+) -> rusqlite::Result<Vec<VersionStart>> {
     let mut all = Vec::new();
     for module in modules {
         let found = version_of(connection, module)?;
         for version in 2..=module.version {
-            let last = if later_versions(found, module).contains(&version) {
+            let after = if later_versions(found, module).contains(&version) {
                 head(connection)?
             } else {
-                let noted = number(connection, &format!("module.{}.{version}", module.name))?;
-                Seq(noted.unwrap_or(0))
+                let stored = number(connection, &format!("module.{}.{version}", module.name))?;
+                Seq(stored.unwrap_or(0))
             };
-            all.push(LastBefore { module: module.name, version, last });
+            if after > Seq::ZERO {
+                all.push(VersionStart { module: module.name, version, after });
+            }
         }
     }
-    all.retain(|it| it.last > Seq::ZERO);
     Ok(all)
 }
 
-/// The last event before a file reached a version of a module.
+/// The point in a log from which on a file is at a version of a module. A rule that changes with the version applies to
+/// later events only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LastBefore {
+pub struct VersionStart {
     /// The module's name.
     pub module: &'static str,
     /// The version.
     pub version: u32,
-    /// The event.
-    pub last: Seq,
+    /// The last event before the file reached the version.
+    pub after: Seq,
 }
 
 /// Makes tables with their indexes and triggers.

@@ -28,6 +28,7 @@ use crate::leftover::{apply_journal, check_wal, has_wal};
 use crate::lock::{Lock, lock};
 use crate::memory;
 use crate::migrate::{self, MigratedFile};
+use crate::migration_backup;
 use crate::opened_file::OpenedFile;
 use crate::private;
 use crate::read_only::{has_log, is_complete};
@@ -79,6 +80,8 @@ pub struct Tuning {
     pub timeline: Option<String>,
     /// The entry of this process in the lock file, so that other processes can reach it. `None`: no entry.
     pub holder: Option<Holder>,
+    /// Whether the file is copied before a migration after which older programs refuse it. Only on the system's disk.
+    pub migration_backup: bool,
 }
 
 impl Default for Tuning {
@@ -93,6 +96,7 @@ impl Default for Tuning {
             disk: Arc::new(SystemDisk),
             timeline: None,
             holder: None,
+            migration_backup: true,
         }
     }
 }
@@ -109,6 +113,8 @@ pub struct Store {
     opening: JournalOpening,
     /// The database and its companions; none on another disk than the system's.
     files: Vec<OpenedFile>,
+    /// The copy of the file before the migration of this opening.
+    migration_backup: Option<PathBuf>,
     _lock: Lock,
 }
 
@@ -182,10 +188,28 @@ impl Store {
             let _ = leave_wal_on_close(&connection, false);
         }
         let journal = applied?;
+        let backup = if makes_files && tuning.migration_backup {
+            migration_backup::make_if_needed(&connection, path, &layout)
+        } else {
+            Ok(None)
+        };
         // Its transaction is synced, with all that the WAL holds.
-        let migrated =
-            migrate::migrate(&mut connection, path, &layout, log_id, tuning.timeline.clone())?;
-        let MigratedFile { timelines, epoch, migrations } = migrated;
+        let migrated = backup.and_then(|backup| {
+            match migrate::migrate(&mut connection, path, &layout, log_id, tuning.timeline.clone())
+            {
+                Ok(migrated) => Ok((migrated, backup)),
+                Err(error) => {
+                    // The file is what it was, so its copy is of no use.
+                    backup.iter().for_each(migration_backup::MigrationBackup::remove_if_new);
+                    Err(error)
+                }
+            }
+        });
+        if migrated.is_err() && had_no_wal {
+            // What a transaction that was rolled back has written to the WAL takes space.
+            let _ = leave_wal_on_close(&connection, false);
+        }
+        let (MigratedFile { timelines, epoch, migrations }, backup) = migrated?;
         let opening = RecordContent::Opening(Opening {
             timeline: timelines.current().to_owned(),
             layout: RecordLayout::new(&layout),
@@ -205,7 +229,17 @@ impl Store {
         let path = path.to_owned();
         let names = ["", "-wal", "-shm", "-lock"].iter().filter(|_| makes_files);
         let files = names.filter_map(|suffix| OpenedFile::at(companion(&path, suffix))).collect();
-        Ok(Store { path, layout, tuning, log_id, timelines, opening, files, _lock: lock })
+        Ok(Store {
+            path,
+            layout,
+            tuning,
+            log_id,
+            timelines,
+            opening,
+            files,
+            migration_backup: backup.map(|backup| backup.path),
+            _lock: lock,
+        })
     }
 
     /// The path of the file.
@@ -230,6 +264,12 @@ impl Store {
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// The copy of the file from before the migration of this opening, if there was one.
+    #[must_use]
+    pub fn migration_backup(&self) -> Option<&Path> {
+        self.migration_backup.as_deref()
     }
 
     /// The log's own id, the input of its genesis hash.

@@ -1,4 +1,5 @@
-//! A new file under a temporary name, until it is complete: a copy that was interrupted must not be taken for a good one.
+//! A new file under a temporary name, until it is complete: a copy that was interrupted must not be taken for a good
+//! one.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -7,10 +8,20 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use crate::companions::{companion, remove};
+use crate::companions::{companion, numbered, remove};
 use crate::connect::{check_folder, check_length};
 use crate::error::OpenError;
 use crate::private;
+
+/// The text between the final name and the id of the process.
+const PARTIAL: &str = "-partial-";
+
+/// Removes what killed processes have left of a file. No process may be writing it.
+pub(crate) fn remove_left_behind(target: &Path) {
+    for path in numbered(target, PARTIAL).unwrap_or_default() {
+        remove(&path);
+    }
+}
 
 /// An incomplete file next to its final name. It is removed when it is dropped.
 #[derive(Debug)]
@@ -28,7 +39,7 @@ impl PartialFile {
     pub fn create(target: &Path) -> Result<PartialFile, OpenError> {
         check_folder(target)?;
         private::check_absent(target)?;
-        let path = companion(target, &format!("-partial-{}", std::process::id()));
+        let path = companion(target, &format!("{PARTIAL}{}", std::process::id()));
         // The caller knows only the target.
         let target = target.to_owned();
         match check_length(&path).and_then(|()| private::create(&path)) {
@@ -72,7 +83,7 @@ impl PartialFile {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        // Also the lock file of one that has its name now.
+        // Also after `put_in_place`: a store that has written the file leaves a lock file next to the temporary name.
         remove(&self.path);
     }
 }

@@ -46,6 +46,35 @@ pub(crate) fn open_read_only(path: &Path, layout: &Layout) -> Result<ReadOnlyFil
     opened
 }
 
+/// As [`open_read_only`], but changes nothing: the journal of a process that was killed is checked and not applied. Also
+/// returns the number of its events.
+pub(crate) fn open_unchanged(
+    path: &Path,
+    layout: &Layout,
+) -> Result<(ReadOnlyFile, u64), OpenError> {
+    let path = &private::resolved(path)?;
+    check_length(path)?;
+    check_not_lost(path)?;
+    let had_no_wal = is_complete(path);
+    let opened = unapplied_events(path)
+        .and_then(|unapplied| Ok((open_checked(path, layout, had_no_wal)?, unapplied)));
+    if opened.is_err() && had_no_wal && has_empty_wal(path) {
+        remove_wal_or_log(path);
+    }
+    opened
+}
+
+/// Returns the number of events that the next process to open a file takes from its journal.
+fn unapplied_events(path: &Path) -> Result<u64, OpenError> {
+    if !path.exists() {
+        return Ok(0);
+    }
+    check_kind(path)?;
+    let Some(FoundEnd { head, end }) = check_journal(path)? else { return Ok(0) };
+    let is_held = matches!(LockState::read(path), Ok(LockState::Held(_)));
+    Ok(if is_held { 0 } else { (end.0 - head.0).unsigned_abs() })
+}
+
 /// As [`open_read_only`]. On an error, SQLite may leave an empty WAL and its index.
 fn open_and_check(
     path: &Path,
@@ -56,6 +85,11 @@ fn open_and_check(
         check_kind(path)?;
         await_journal(path, layout)?;
     }
+    open_checked(path, layout, had_no_wal)
+}
+
+/// Opens one state of a file, and checks its schema.
+fn open_checked(path: &Path, layout: &Layout, had_no_wal: bool) -> Result<ReadOnlyFile, OpenError> {
     let file = if is_read_alone(path) {
         ReadOnlyFile {
             alone: Some(UnchangedFile::at(path.to_owned())),
@@ -84,22 +118,34 @@ fn is_read_alone(path: &Path) -> bool {
 /// How long a reader waits until the process that serves a file has committed what it acknowledged.
 const COMMIT_WAIT: Duration = Duration::from_secs(5);
 
-/// Returns when the database has everything that its journal has: after the commit of the process that serves the file,
-/// or by applying the journal if there is none.
-fn await_journal(path: &Path, layout: &Layout) -> Result<(), OpenError> {
+/// The last event of a database, and the last one with its journal.
+struct FoundEnd {
+    head: Seq,
+    end: Seq,
+}
+
+/// Checks that a journal belongs to the database next to it. Returns where both end; `None` without a journal.
+fn check_journal(path: &Path) -> Result<Option<FoundEnd>, OpenError> {
     let journal = read_journal(path)?;
     // A process that has the file open has checked it.
     if !matches!(LockState::read(path), Ok(LockState::Held(_))) {
         check_wal(path, journal.as_ref(), &SystemDisk)?;
     }
-    let Some(journal) = journal else { return Ok(()) };
+    let Some(journal) = journal else { return Ok(None) };
     let log = connect_to_log(path)?;
-    let end = journal.end_after(head_of(&log, path)?);
+    let head = head_of(&log, path)?;
+    let end = journal.end_after(head);
     if !matches!(LockState::read(path), Ok(LockState::Held(_))) {
         let checked = journal.check_belongs(&log).and_then(|()| journal.check_complete(end));
         checked.map_err(|why| why.into_open_error(path))?;
     }
-    drop(log);
+    Ok(Some(FoundEnd { head, end }))
+}
+
+/// Returns when the database has everything that its journal has: after the commit of the process that serves the file,
+/// or by applying the journal if there is none.
+fn await_journal(path: &Path, layout: &Layout) -> Result<(), OpenError> {
+    let Some(FoundEnd { end, .. }) = check_journal(path)? else { return Ok(()) };
     let deadline = Instant::now() + COMMIT_WAIT;
     loop {
         if head_of(&connect_to_log(path)?, path)? >= end {

@@ -58,7 +58,7 @@ pub(crate) fn check_schema(
 }
 
 /// Returns a database in memory with a schema and the versions of a file, and no other row.
-fn copy_without_rows(
+pub(crate) fn copy_without_rows(
     stored: &StoredSchema,
     file: &Connection,
     layout: &Layout,

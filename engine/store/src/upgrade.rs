@@ -1,20 +1,24 @@
-//! Conversion of a file to the layout of pages that new files have.
+//! What an upgrade of a file does, and the upgrade: the migration of its tables, and the conversion to the layout of pages
+//! that new files have.
 //!
 //! A file keeps the mode of its free pages from its creation. Only `VACUUM` changes it: it writes all rows into a temporary
 //! file, and its pages into the WAL, as one transaction. So a crash leaves the old file or the new one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use abide_schema::Module;
+use abide_schema::{Module, Seq, Table as _};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::checkpoint::leave_wal_on_close;
-use crate::connect::{broken, connect};
-use crate::disk::SystemDisk;
+use crate::connect::{broken, check_single_name, connect, is_writable};
+use crate::disk::{Disk as _, SystemDisk};
 use crate::error::{OpenError, StoreError};
 use crate::layout::{INCREMENTAL, Layout};
+use crate::migration_plan::{self, PlannedMigration};
 use crate::open::{Store, Tuning, set_up_file};
-use crate::read_only::open_read_only;
+use crate::read_only::{has_log, open_unchanged};
+use crate::system::ChangeLogRow;
+use crate::{migrate, migration_backup};
 
 /// How the pages of a file are organised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,50 +60,142 @@ fn read_number(connection: &Connection, pragma: &str) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, pragma, |row| row.get(0))
 }
 
-/// What an [`upgrade`] would do to a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What an opening for writing and [`convert`] would do to a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpgradePlan {
-    /// The file now.
+    /// The last event of the file.
+    pub events: Seq,
+    /// Events that a process which was killed has left in the journal. The next process to open the file applies them.
+    pub unapplied_events: u64,
+    /// The pages of the file now.
     pub now: PageLayout,
-    /// Bytes of disk that the conversion needs in the folder of the file, at most: its pages in use once for the temporary
-    /// file, and once for the WAL.
-    pub needed_bytes: u64,
+    /// The modules whose tables would be created or migrated.
+    pub migrations: Vec<PlannedMigration>,
+    /// Modules of the file that this program does not have. Their tables stay as they are.
+    pub unknown_modules: Vec<String>,
+    /// Bytes of disk that a backup needs in the folder of the file.
+    pub backup_bytes: u64,
+    /// Bytes of disk that the migration needs there. An estimate: a step can write any number of rows.
+    pub migration_bytes: u64,
+    /// Bytes of disk that the conversion needs there, at most: the pages in use once for the temporary file, and once for the
+    /// WAL.
+    pub conversion_bytes: u64,
     /// Bytes of disk that this process can use there.
     pub available_bytes: u64,
+    /// Whether this process can write the file, and create others next to it.
+    pub is_writable: bool,
 }
 
-/// Returns what an upgrade of a file would do. The file is only read, after the journal of a killed process is applied.
+impl UpgradePlan {
+    /// Whether the file stays as it is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.migrations.is_empty() && self.now.is_current()
+    }
+
+    /// Whether programs that open the file today open it afterwards.
+    #[must_use]
+    pub fn keeps_older_programs(&self) -> bool {
+        self.migrations.iter().all(|migration| migration.keeps_older_programs)
+    }
+
+    /// Whether the file is copied before, unless the caller does not want it.
+    #[must_use]
+    pub fn has_backup(&self) -> bool {
+        !self.keeps_older_programs() || !self.now.is_current()
+    }
+}
+
+/// Returns what an upgrade of a file would do. Nothing is changed, and a process may have the file open.
 ///
 /// # Errors
-/// [`OpenError`].
+/// [`OpenError`], also if this program cannot open the file for writing because of its content.
 pub fn plan_upgrade(path: &Path, modules: Vec<Module>) -> Result<UpgradePlan, OpenError> {
-    let file = open_read_only(path, &Layout { modules })?;
-    let now = PageLayout::read(&file).map_err(|why| broken(path, why.into()))?;
-    file.check_unchanged()?;
-    let disk = rustix::fs::statvfs(path)
-        .map_err(|why| OpenError::Io { path: path.to_owned(), why: why.into() })?;
-    Ok(UpgradePlan {
+    let layout = Layout { modules };
+    let (file, unapplied_events) = open_unchanged(path, &layout)?;
+    let to_open_error = |why: rusqlite::Error| broken(path, why.into());
+    if !has_log(&file, path)? {
+        return Err(OpenError::Incomplete(path.to_owned()));
+    }
+    check_single_name(path)?;
+    let now = PageLayout::read(&file).map_err(to_open_error)?;
+    let migrations = migration_plan::plan(&file, path, &layout)?;
+    let history_bytes =
+        migration_plan::bytes_of(&file, ChangeLogRow::SPEC.name).map_err(to_open_error)?;
+    let changed: Vec<&PlannedMigration> =
+        migrations.iter().filter(|migration| migration.from > 0).collect();
+    let table_bytes: u64 = changed.iter().map(|migration| migration.table_bytes).sum();
+    // A step that makes a table anew writes its rows twice, and SQLite keeps the pages before it. Undo images are rewritten.
+    let migration_bytes = if changed.is_empty() { 0 } else { 3 * table_bytes + 2 * history_bytes };
+    let used_bytes = (now.pages - now.free_pages) * now.page_bytes;
+    let mut plan = UpgradePlan {
+        events: migrate::head(&file).map_err(to_open_error)?,
+        unapplied_events,
         now,
-        needed_bytes: 2 * (now.pages - now.free_pages) * now.page_bytes,
-        available_bytes: disk.f_bavail.saturating_mul(disk.f_frsize),
-    })
+        migrations,
+        unknown_modules: migration_plan::unknown_modules(&file, &layout).map_err(to_open_error)?,
+        backup_bytes: 0,
+        migration_bytes,
+        conversion_bytes: if now.is_current() { 0 } else { 2 * used_bytes },
+        available_bytes: SystemDisk
+            .free_bytes(path)
+            .map_err(|why| OpenError::Io { path: path.to_owned(), why })?,
+        is_writable: is_writable(path),
+    };
+    if plan.has_backup() {
+        plan.backup_bytes = now.bytes();
+    }
+    file.check_unchanged()?;
+    Ok(plan)
 }
 
-/// Migrates the tables of a file, and converts it to the layout of a new file. Returns its layout then.
+/// Migrates the tables of a file, as every opening for writing does, and closes it. Returns the backup, if there was one.
+///
+/// # Errors
+/// [`OpenError`]. The file then has its old tables.
+pub fn migrate_file(
+    path: &Path,
+    modules: Vec<Module>,
+    migration_backup: bool,
+) -> Result<Option<PathBuf>, OpenError> {
+    let tuning = Tuning { migration_backup, ..Tuning::default() };
+    let store = Store::open(path, Layout { modules }, tuning)?;
+    let checkpointer = store.checkpointer().map_err(|why| broken(path, why))?;
+    checkpointer.truncate().map_err(|why| broken(path, why))?;
+    Ok(store.migration_backup().map(Path::to_owned))
+}
+
+/// Converts a file to the layout of a new file. Returns its layout then, and the backup if there was one.
 ///
 /// # Errors
 /// [`OpenError`]. The file then has its old layout.
-pub fn upgrade(path: &Path, modules: Vec<Module>) -> Result<PageLayout, OpenError> {
+pub fn convert(
+    path: &Path,
+    modules: Vec<Module>,
+    has_backup: bool,
+) -> Result<(PageLayout, Option<PathBuf>), OpenError> {
     let tuning = Tuning::default();
+    let layout = Layout { modules };
     // Also locks the file, until the end.
-    let store = Store::open(path, Layout { modules }, tuning.clone())?;
+    let store = Store::open(path, layout.clone(), tuning.clone())?;
     let path = store.path();
-    vacuum(path, &tuning).map_err(|why| broken(path, why))
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, &SystemDisk)
+        .map_err(|why| broken(path, why))?;
+    let backup =
+        if has_backup { Some(migration_backup::make(&connection, path, &layout)?) } else { None };
+    match vacuum(&connection, path, &tuning) {
+        Ok(converted) => Ok((converted, backup.map(|backup| backup.path))),
+        Err(why) => {
+            backup.iter().for_each(migration_backup::MigrationBackup::remove_if_new);
+            Err(broken(path, why))
+        }
+    }
 }
 
-fn vacuum(path: &Path, tuning: &Tuning) -> Result<PageLayout, StoreError> {
-    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, &SystemDisk)?;
-    set_up_file(&connection, tuning)?;
+fn vacuum(connection: &Connection, path: &Path, tuning: &Tuning) -> Result<PageLayout, StoreError> {
+    // The last connection to close copies the WAL into the file. After an error it removes what the WAL has.
+    leave_wal_on_close(connection, false)?;
+    set_up_file(connection, tuning)?;
     connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
     // The temporary file: other folders are often small, or in memory.
     let folder = std::path::absolute(path).ok();
@@ -107,17 +203,12 @@ fn vacuum(path: &Path, tuning: &Tuning) -> Result<PageLayout, StoreError> {
         connection.pragma_update(None, "temp_store_directory", folder)?;
     }
     connection.execute_batch("VACUUM")?;
-    let converted = PageLayout::read(&connection)?;
-    // The last connection to close copies the WAL into the file.
-    leave_wal_on_close(&connection, false)?;
-    Ok(converted)
+    Ok(PageLayout::read(connection)?)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-
-    use abide_schema::{Seq, Table as _};
 
     use super::*;
     use crate::system::RequestIdRow;
@@ -196,12 +287,14 @@ mod tests {
 
         let plan = plan_upgrade(&path, Vec::new()).expect("it is ours");
         assert!(!plan.now.is_current() && !plan.now.is_incremental, "{plan:?}");
-        assert!(plan.needed_bytes >= plan.now.bytes() && plan.available_bytes > 0, "{plan:?}");
+        assert!(plan.conversion_bytes >= plan.now.bytes() && plan.available_bytes > 0, "{plan:?}");
 
         // A reader keeps its state.
         let reader = Connection::open(&path).expect("it opens");
         reader.execute_batch("BEGIN; SELECT 1 FROM meta;").expect("it reads");
-        let converted = upgrade(&path, Vec::new()).expect("nobody has it open");
+        let (converted, backup) = convert(&path, Vec::new(), true).expect("nobody has it open");
+        let backup = Connection::open(backup.expect("there is a backup")).expect("it opens");
+        assert!(!PageLayout::read(&backup).expect("it is read").is_current());
         assert!(converted.is_current(), "{converted:?}");
         assert_eq!(plan_upgrade(&path, Vec::new()).expect("it is ours").now, converted);
         drop(reader);

@@ -13,7 +13,7 @@ use rusqlite::types::ValueRef;
 use crate::cell;
 use crate::error::{OpenError, StoreError};
 use crate::layout::Layout;
-use crate::migrate::{self, LastBefore};
+use crate::migrate::{self, VersionStart};
 use crate::read_only::{ReadOnlyFile, has_log, open_read_only};
 use crate::system::{self, ChangeLogRow, EventRow, MetaRow, RequestIdRow, decode_event};
 use crate::writer;
@@ -119,6 +119,16 @@ fn verify_log(log: &LogFile, progress: &mut dyn FnMut(Seq)) -> Result<Verified, 
     Ok(Verified { events: chain.seq, hash: chain.hash, tables })
 }
 
+/// Verifies the log of a copy and SQLite's structures. The rows of the modules are not read: their tables can be of older
+/// versions. Returns the id of the log, and its last event.
+pub(crate) fn verify_copy(path: &Path, layout: &Layout) -> Result<(String, Seq), VerifyError> {
+    let log = LogFile::open(path, layout)?;
+    let chain = log.walk::<VerifyError>(&mut |_| Ok(()))?;
+    check_tail(&log.connection, &chain)?;
+    check_soundness(&log)?;
+    Ok((log.log_id, chain.seq))
+}
+
 /// Returns `true` if the log alone determines the rows of a table. The chain covers the log itself, undo images depend on how
 /// calls were grouped into commits, and each file has metadata of its own.
 fn has_same_rows_everywhere(table: &TableSpec) -> bool {
@@ -174,12 +184,12 @@ impl LogFile {
         &self.log_id
     }
 
-    /// The last events before the file reached the versions of these modules.
+    /// Returns after which events the file reached the versions of these modules.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn last_before(&self, modules: &[Module]) -> Result<Vec<LastBefore>, StoreError> {
-        Ok(migrate::last_before(&self.connection, modules)?)
+    pub fn version_starts(&self, modules: &[Module]) -> Result<Vec<VersionStart>, StoreError> {
+        Ok(migrate::version_starts(&self.connection, modules)?)
     }
 
     /// The last event's seq as the file has it; no event is checked.

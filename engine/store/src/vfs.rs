@@ -1,8 +1,8 @@
 //! The VFS of SQLite through which files are opened: that of the system, without rollback journals.
 //!
 //! SQLite looks for a file `abide.db-journal` whenever it opens a database, and writes the pages of one over the
-//! database, whatever file they are of. Abide writes none, because its files have a WAL. A check of the folder before
-//! is not enough: whoever can write the folder can put a journal there after the check.
+//! database, even if they are of another one. Abide writes no journal, because its files have a WAL. A check of the folder
+//! before is not enough: whoever can write the folder can put a journal there after the check.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
@@ -48,7 +48,7 @@ fn register() -> c_int {
     }
 }
 
-/// Looks for a file as the system's VFS does. A rollback journal does not exist.
+/// Looks for a file as the system's VFS does, except that no rollback journal exists.
 #[expect(unsafe_code, reason = "SQLite calls it")]
 unsafe extern "C" fn access(
     vfs: *mut ffi::sqlite3_vfs,

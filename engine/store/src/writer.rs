@@ -19,7 +19,7 @@ use crate::interrupt::{Interrupt, QueryLimits};
 use crate::journal::record::{LayoutId, OPERATIONS_START, RecordLayout};
 use crate::journal::row_operations::{Applier, RowOperations};
 use crate::layout::Layout;
-use crate::migrate::{self, LastBefore};
+use crate::migrate::{self, VersionStart};
 use crate::system::{self, RequestIdRow, decode_event};
 
 /// The SQL of one table, built once.
@@ -580,23 +580,22 @@ impl Writer {
         Ok(migrate::prune_change_log(&self.connection, up_to)?)
     }
 
-    /// The last events before the file reached the versions of these modules.
+    /// Returns after which events the file reached the versions of these modules.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn last_before(&self, modules: &[Module]) -> Result<Vec<LastBefore>, StoreError> {
-        Ok(migrate::last_before(&self.connection, modules)?)
+    pub fn version_starts(&self, modules: &[Module]) -> Result<Vec<VersionStart>, StoreError> {
+        Ok(migrate::version_starts(&self.connection, modules)?)
     }
 
-    /// Sets the last event before the file reached a version of a module, as in the original of this replay.
+    /// Stores after which event the file reached a version of a module. A replay into a new file copies it from the
+    /// replayed file: its own log has the same events, and they must run by the same rules when it is replayed.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn set_last_before(
-        &self,
-        LastBefore { module, version, last }: &LastBefore,
-    ) -> Result<(), StoreError> {
-        Ok(migrate::note_last_before(&self.connection, module, *version, *last)?)
+    pub fn set_version_start(&self, start: &VersionStart) -> Result<(), StoreError> {
+        let VersionStart { module, version, after } = start;
+        Ok(migrate::set_version_start(&self.connection, module, *version, *after)?)
     }
 
     /// Runs any statement, handing each result row over. The statement is kept prepared. Returns the

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::access::{check_limits, limits_to_column};
 use crate::check;
 
-/// Every reducer that an application may call.
+/// In the reducers of a role: every reducer that an application may call. In the role of a policy: every role.
 const ALL: &str = "*";
 
 /// A custom role.
@@ -46,13 +46,13 @@ impl Role {
         serde_json::from_value(self.capabilities.value()).unwrap_or_default()
     }
 
-    /// Returns `true` if it may call a reducer that declares these roles. `*` leaves out what an application may not
-    /// call; a role has to name that.
+    /// Returns `true` if callers with this role may call a reducer that declares these built-in roles. `*` does not
+    /// include reducers that an application may not call; a role must name those.
     fn lets_call(&self, reducer: &str, declared: &[BuiltInRole]) -> bool {
         let reducers: Vec<String> =
             serde_json::from_value(self.reducers.value()).unwrap_or_default();
-        let all = BuiltInRole::App.may_call(declared);
-        reducers.iter().any(|it| it == reducer || (it == ALL && all))
+        let is_for_apps = BuiltInRole::App.may_call(declared);
+        reducers.iter().any(|name| name == reducer || (name == ALL && is_for_apps))
     }
 }
 
@@ -87,35 +87,41 @@ pub fn set_role(
     if is_built_in(&name) {
         return Err(built_in(&name).hint("choose another name for a role of your own").into());
     }
-    reducers.iter().try_for_each(|name| check::name("a name in reducers", name))?;
-    ctx.check_reducer_names(&reducers.iter().filter(|name| *name != ALL).cloned().collect())?;
+    for reducer in &reducers {
+        check::name("a name in reducers", reducer)?;
+    }
+    let mut named_reducers = reducers.clone();
+    named_reducers.remove(ALL);
+    ctx.check_reducer_names(&named_reducers)?;
     let capabilities = capabilities.unwrap_or_default();
     for capability in &capabilities {
         check::name("a name in capabilities", capability)?;
         check::capability(ctx.caller, Some(capability), "giving this capability to a role")?;
     }
-    // A role's limits apply to identities without their own, so they must not exceed the caller's.
+    // The limits of a role apply to identities without limits of their own. So nobody can grant, through a role, more
+    // than the limits of the caller.
     check_limits(ctx.caller, &format!("role {name}"), &limits.unwrap_or_default())?;
-    let before = ctx.get::<Role>(&name)?;
-    let role = Role {
+    let mut role = Role {
         name,
         description,
         reducers: Json::from(json!(reducers)),
         capabilities: Json::from(json!(capabilities)),
         limits: limits_to_column(limits)?,
-        created_at: before.as_ref().map_or(ctx.now, |before| before.created_at),
-        updated_at: before.as_ref().map_or(ctx.now, |before| before.updated_at),
-        seq: before.as_ref().map_or(ctx.seq, |before| before.seq),
+        created_at: ctx.now,
+        updated_at: ctx.now,
+        seq: ctx.seq,
     };
-    match before {
-        None => ctx.insert(role).map(ReducerResult::Fresh),
-        Some(before) if before == role => Ok(ReducerResult::Duplicate(before.seq, before)),
-        Some(_) => {
-            let role = Role { updated_at: ctx.now, seq: ctx.seq, ..role };
-            ctx.update(&role)?;
-            Ok(ReducerResult::Fresh(role))
-        }
+    let Some(stored) = ctx.get::<Role>(&role.name)? else {
+        return ctx.insert(role).map(ReducerResult::Fresh);
+    };
+    role.created_at = stored.created_at;
+    // A call that changes nothing is a repetition, and keeps the time and the event of the last change.
+    let unchanged = Role { updated_at: stored.updated_at, seq: stored.seq, ..role.clone() };
+    if stored == unchanged {
+        return Ok(ReducerResult::Duplicate(stored.seq, stored));
     }
+    ctx.update(&role)?;
+    Ok(ReducerResult::Fresh(role))
 }
 
 /// Deletes a role. Identities with this role can no longer call any reducer. Requires an admin.
@@ -146,7 +152,7 @@ fn no_such_role(ctx: &mut Context<'_>, name: &str) -> Result<Refusal, Abort> {
     Ok(Refusal::new(Code::NotFound, format!("there is no role {name}")).hint(hint))
 }
 
-/// Checks that there is a role of this name, or that it stands for every role.
+/// Checks that there is a role of this name, or that the name is `*`, which stands for every role.
 pub(crate) fn check_exists(ctx: &mut Context<'_>, name: &str) -> Result<(), Abort> {
     if name == ALL {
         return Ok(());
@@ -184,7 +190,8 @@ fn is_built_in(name: &str) -> bool {
     BuiltInRole::with_name(name).is_some()
 }
 
-/// A caller who could change roles could grant its own role everything.
+/// Checks that the caller is an admin. A custom role can name the reducers of roles too, but a caller that can change
+/// roles could let its own role call every reducer.
 pub(crate) fn only_admins(caller: &Caller, reducer: &str) -> Result<(), Refusal> {
     if caller.role() == Caller::ADMIN {
         return Ok(());

@@ -8,7 +8,6 @@ use super::elements::{answers, described_text, idempotency_key, object, schema_r
 pub(super) fn paths() -> [(&'static str, JsonValue); 12] {
     let name = parameter("name", "path", "string", "The agent.");
     let id = parameter("id", "path", "string", "The run.");
-    let reason = object(json!({"reason": {"type": "string"}}), &[]);
     let definition = json!({"type": "object",
         "description": "An agent definition, see docs/agents.md."});
     let mut create = operation("create_agent", "Registers a new agent.", agent_schema());
@@ -36,7 +35,7 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 12] {
     start["requestBody"] = json_body(&request_body());
     start["parameters"] = json!([name, idempotency_key()]);
     let mut abort = operation("abort_a_run", "Aborts a run.", run_answer());
-    abort["requestBody"] = json!({"content": {"application/json": {"schema": reason}}});
+    abort["requestBody"] = optional_json_body(&reason_schema());
     abort["parameters"] = json!([id, idempotency_key()]);
     let agents = object(
         json!({"seq": schema_ref("seq"), "agents": {"type": "array", "items": agent_schema()}}),
@@ -81,7 +80,8 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 12] {
     ]
 }
 
-/// Returns the runtime contract: invoke, state, checkpoints and abort.
+/// Returns the routes that start a run and wait for it, list its checkpoints, read the state of a session, and abort
+/// the active run of a session.
 pub(super) fn contract_paths() -> [(&'static str, JsonValue); 4] {
     let name = parameter("name", "path", "string", "The agent.");
     let id = parameter("id", "path", "string", "The run.");
@@ -160,15 +160,18 @@ fn state_operation() -> JsonValue {
     state
 }
 
+/// Returns the operation that aborts the active run of a session. Unlike the abort of a run by its id, it has no
+/// parameter `Idempotency-Key`: when the request is repeated, another run can be active.
 fn abort_session_operation() -> JsonValue {
+    let aborted = json!({"type": "boolean", "description": "False if no run is active."});
+    let run = json!({"type": ["object", "null"],
+        "description": "The row of `runs`; null if no run is active."});
     let answer = object(
-        json!({"seq": schema_ref("seq"), "aborted": {"type": "boolean"},
-            "run": {"type": ["object", "null"], "description": "The row of `runs`."}}),
+        json!({"seq": schema_ref("seq"), "aborted": aborted, "run": run}),
         &["seq", "aborted", "run"],
     );
-    let reason = object(json!({"reason": {"type": "string"}}), &[]);
     let mut abort = operation("abort_session_run", "Aborts the active run of a session.", answer);
-    abort["requestBody"] = json!({"content": {"application/json": {"schema": reason}}});
+    abort["requestBody"] = optional_json_body(&reason_schema());
     abort["parameters"] = json!([parameter("id", "path", "string", "The session.")]);
     abort
 }
@@ -180,7 +183,7 @@ fn pause_operation(id: JsonValue) -> JsonValue {
     let body = object(json!({"stage": stage, "reason": {"type": "string"}}), &[]);
     let answer = row_answer("pause", "The row of `pauses`.");
     let mut pause = operation("pause_a_run", "Requests that a run pauses at a stage.", answer);
-    pause["requestBody"] = json!({"content": {"application/json": {"schema": body}}});
+    pause["requestBody"] = optional_json_body(&body);
     pause["parameters"] = json!([id, idempotency_key()]);
     pause
 }
@@ -197,7 +200,7 @@ fn export_operation(id: JsonValue) -> JsonValue {
     let body = object(json!({"copy": {"type": "boolean"}, "tag": {"type": "string"}}), &[]);
     let answer = row_answer("snapshot", "The snapshot, see docs/agent-runs.md.");
     let mut export = operation("export_a_run", meaning, answer);
-    export["requestBody"] = json!({"content": {"application/json": {"schema": body}}});
+    export["requestBody"] = optional_json_body(&body);
     export["parameters"] = json!([id, idempotency_key()]);
     export
 }
@@ -233,7 +236,7 @@ fn fork_operation() -> JsonValue {
     let answer = row_answer("fork", "The row of `session_forks`.");
     let meaning = "Creates a session with the history of another one up to an event.";
     let mut fork = operation("fork_a_session", meaning, answer);
-    fork["requestBody"] = json!({"content": {"application/json": {"schema": request_body}}});
+    fork["requestBody"] = optional_json_body(&request_body);
     let id = parameter("id", "path", "string", "The session.");
     fork["parameters"] = json!([id, idempotency_key()]);
     fork
@@ -288,6 +291,16 @@ pub(super) fn with_parameter(mut operation: JsonValue, parameter: JsonValue) -> 
 
 pub(super) fn json_body(schema: &JsonValue) -> JsonValue {
     json!({"required": true, "content": {"application/json": {"schema": schema}}})
+}
+
+/// Returns a JSON body that a request can omit.
+fn optional_json_body(schema: &JsonValue) -> JsonValue {
+    json!({"content": {"application/json": {"schema": schema}}})
+}
+
+/// Returns the schema of a body with the reason of an abort.
+fn reason_schema() -> JsonValue {
+    object(json!({"reason": {"type": "string"}}), &[])
 }
 
 pub(super) fn parameter(name: &str, place: &str, kind: &str, meaning: &str) -> JsonValue {

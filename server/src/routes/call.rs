@@ -8,7 +8,6 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 
-use crate::access_log;
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::connections::parse_turns::begin;
@@ -34,8 +33,7 @@ pub(super) async fn call(
     let args = content.arguments()?;
     let done = begin(permit, app.engine.call(&by, &reducer, args, request_id)).await?;
     let account = app.engine.buffers().account(&by);
-    let response = unsent::committed_response(&account, frames::encode_call(None, &done));
-    Ok(access_log::add_seq(response, done.seq))
+    Ok(unsent::committed_response(&account, frames::encode_call(None, &done)))
 }
 
 #[derive(Deserialize)]
@@ -57,6 +55,5 @@ pub(super) async fn batch(
     let request_id = idempotency_key(&headers)?;
     let done = begin(permit, app.engine.batch(&by, calls, request_id)).await?;
     let account = app.engine.buffers().account(&by);
-    let response = unsent::committed_response(&account, frames::encode_batch(None, &done));
-    Ok(access_log::add_seq(response, done.seq))
+    Ok(unsent::committed_response(&account, frames::encode_batch(None, &done)))
 }

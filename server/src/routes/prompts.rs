@@ -65,6 +65,7 @@ pub async fn find(
     name: &str,
     at: &str,
 ) -> Result<(Seq, Object), Refusal> {
+    // `3` and `v3` are version 3. Versions begin at 1, so 0 stands for a label.
     let number = at.strip_prefix('v').unwrap_or(at).parse().unwrap_or(0_i64);
     for stored in stored_ids(by, name) {
         let params = [("name", json!(stored)), ("version", json!(number)), ("at", json!(at))];
@@ -154,16 +155,18 @@ pub(super) async fn put(
     route.answer(&app, &by, &headers, &content, args).await
 }
 
-/// The values of the variables.
+/// The body of a request to render a prompt.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RenderBody {
+    /// The version, by its number or a label. Default: the newest one.
     at: Option<String>,
+    /// The values of the variables by name.
     #[serde(default)]
     variables: template::Values,
 }
 
-/// Returns the text of a version with values for its variables.
+/// Returns the text of a version with values for its variables. A prompt without variables needs no body.
 pub(super) async fn render(
     State(app): State<AppState>,
     by: CallerExtension,
@@ -171,11 +174,11 @@ pub(super) async fn render(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let name = path(name, "name of the prompt")?;
-    let RenderBody { at, variables } = match content.value_in_turn().await? {
-        JsonValue::Null => RenderBody::default(),
-        _ => {
-            content.envelope_in_turn(r#"{"variables": {"name": "…"}, "at": "production"}"#).await?
-        }
+    // Null if the body is empty. Any other value must be an object, which `envelope_in_turn` checks with a hint.
+    let RenderBody { at, variables } = if content.value_in_turn().await?.is_null() {
+        RenderBody::default()
+    } else {
+        content.envelope_in_turn(r#"{"variables": {"name": "…"}, "at": "production"}"#).await?
     };
     let (seq, prompt) = find(&app.engine, &by, &name, at.as_deref().unwrap_or(LATEST)).await?;
     let text = render_text(&prompt, &variables)?;

@@ -139,6 +139,24 @@ fn a_new_pair_replaces_the_former_one_and_an_invalid_pair_does_not() {
     assert_eq!(tls.check(now), Checked::Replaced);
 }
 
+/// A new certificate that the clock of the server took for one of the future was not used before the files changed again.
+#[test]
+fn a_certificate_that_is_not_valid_yet_is_used_when_it_is() {
+    let folder = Folder::new();
+    folder.write_pair(2020, 3020);
+    let tls = Tls::open(folder.files()).expect("they fit");
+    let now = UnixTime::now();
+    folder.write_pair(2500, 3021);
+    let Checked::Refused(why) = tls.check(now) else { panic!("it is not valid before 2500") };
+    assert!(why.detail.contains("is not valid before 2500-01-01"), "{why}");
+    assert_eq!(tls.check(now), Checked::Unchanged, "the log has one line for one reason");
+    assert!(!tls.lock().is_expiry_logged);
+    // In the year 2514.
+    let later = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1 << 34));
+    assert_eq!(tls.check(later), Checked::Replaced);
+    assert_eq!(tls.check(later), Checked::Unchanged);
+}
+
 /// Secrets of Kubernetes are symlinks into a folder, which is a symlink that is replaced.
 #[test]
 fn a_pair_behind_a_symlink_is_replaced_at_once() {

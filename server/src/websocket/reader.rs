@@ -18,13 +18,14 @@ use futures_util::stream::SplitStream;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Map, Value as JsonValue};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Error as SocketError;
 
 use super::admission::{Admission, Admissions};
 use super::message;
 use super::running::RunningQueries;
 use super::writer::{Command, OutgoingMessage, Subscribe};
+use crate::access_log::MessageRecord;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::{Lifecycle, Phase};
 use crate::connections::parse_turns::begin;
@@ -136,6 +137,7 @@ impl Reader<'_> {
 
     /// Handles a message: completes or starts the work.
     async fn handle(&self, text: &str) -> Result<(), WriterGone> {
+        let begun = Instant::now();
         tracing::trace!(name: "arrived", bytes = text.len(), "a message has arrived");
         let admitted = tokio::select! {
             admitted = self.admissions.admit(&self.session.caller, text) => admitted,
@@ -152,15 +154,23 @@ impl Reader<'_> {
         let caller = self.session.caller.clone();
         match message {
             ClientMessage::Call { id, reducer, args, request_id } => {
+                let record = MessageRecord::new("call", &caller, begun);
                 self.start(id, admission, |id, admission| async move {
                     let done = engine.call(&caller, &reducer, args, request_id.as_deref()).await;
+                    if let Some(record) = record {
+                        record.write(done.as_ref().map(|done| done.seq));
+                    }
                     let text = done.map(|done| frames::encode_call(Some(&id), &done));
                     Some(Answered::new(&id, text, admission))
                 });
             }
             ClientMessage::Batch { id, calls, request_id } => {
+                let record = MessageRecord::new("batch", &caller, begun);
                 self.start(id, admission, |id, admission| async move {
                     let done = engine.batch(&caller, calls, request_id.as_deref()).await;
+                    if let Some(record) = record {
+                        record.write(done.as_ref().map(|done| done.seq));
+                    }
                     let text = done.map(|done| frames::encode_batch(Some(&id), &done));
                     Some(Answered::new(&id, text, admission))
                 });

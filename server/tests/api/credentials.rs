@@ -3,6 +3,7 @@
 use abide_schema::{Code, Refusal};
 use abide_server::AccessConfig;
 use expect_test::expect;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
 
 use crate::http::check;
@@ -112,6 +113,23 @@ async fn the_subprotocol_is_negotiated() {
     let answer = crate::http::head(&mut socket).await;
     assert_eq!(answer.status, 101);
     assert_eq!(answer.header("sec-websocket-protocol"), Some("abide.v1"));
+    // A client of another version learns which side is older.
+    for (protocols, older) in [
+        ("abide.v2", "the server is older"),
+        ("bearer.x, abide.v4294967295", "the server is older"),
+        ("abide.v0", "the client is older"),
+    ] {
+        let mut socket = upgrade(protocols).begin().await;
+        let answer = crate::http::head(&mut socket).await;
+        assert_eq!(answer.status, 400, "{protocols}");
+        let length = answer.header("content-length").expect("a length");
+        let mut body = vec![0; length.parse().expect("a number")];
+        socket.read_exact(&mut body).await.expect("a body");
+        let body = String::from_utf8_lossy(&body);
+        assert!(body.contains("speaks abide.v") && body.contains(older), "{protocols}: {body}");
+    }
+    let mut socket = upgrade("abide.v2, abide.v1").begin().await;
+    assert_eq!(crate::http::head(&mut socket).await.status, 101);
 }
 
 #[tokio::test]

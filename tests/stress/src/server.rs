@@ -6,13 +6,14 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use serde_json::Value as JsonValue;
 
 use crate::CheckResult;
+use crate::pace::pause;
 
 /// Raises the limit of open files for this process and its children to the maximum; returns it.
 pub(crate) fn raise_open_files() -> u64 {
@@ -58,6 +59,8 @@ pub(crate) struct Server {
     pub(crate) db: PathBuf,
     pub(crate) address: SocketAddr,
     child: Option<Child>,
+    /// Its options in addition to file and address.
+    options: Vec<String>,
     /// The duration of the last start, from spawn to readiness.
     pub(crate) started_in: Duration,
 }
@@ -65,9 +68,18 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server on a free port.
     pub(crate) fn start(db: &Path) -> CheckResult<Server> {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut server =
-            Server { db: db.to_owned(), address: any, child: None, started_in: Duration::ZERO };
+        Server::start_with(db, &[])
+    }
+
+    /// Starts a server with these options on a free port.
+    pub(crate) fn start_with(db: &Path, options: &[String]) -> CheckResult<Server> {
+        let mut server = Server {
+            db: db.to_owned(),
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            child: None,
+            options: options.to_vec(),
+            started_in: Duration::ZERO,
+        };
         server.start_again()?;
         Ok(server)
     }
@@ -76,7 +88,7 @@ impl Server {
     pub(crate) fn start_again(&mut self) -> CheckResult {
         let mut command = abide()?;
         command.args(["serve", "--json", "--listen", &self.address.to_string(), "--db"]);
-        command.arg(&self.db).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        command.arg(&self.db).args(&self.options).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let begun = Instant::now();
         let mut child = command.spawn().map_err(|why| format!("{command:?}: {why}"))?;
         let stdout = child.stdout.take().ok_or("stdout is piped")?;
@@ -113,13 +125,25 @@ impl Server {
     /// SIGTERM; the server must exit cleanly.
     pub(crate) fn stop(&mut self) -> CheckResult {
         let Some(mut child) = self.child.take() else { return Ok(()) };
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("no process id")?;
-        kill_process(pid, Signal::TERM).map_err(|why| why.to_string())?;
+        terminate(&child)?;
         let ended = child.wait().map_err(|why| why.to_string())?;
-        if ended.success() {
-            Ok(())
-        } else {
-            Err(format!("after SIGTERM the server ended with {ended}"))
+        check_stopped(ended)
+    }
+
+    /// SIGTERM; the server must exit cleanly, within this time. Returns how long it took.
+    pub(crate) async fn stop_within(&mut self, limit: Duration) -> CheckResult<Duration> {
+        let child = self.child.as_mut().ok_or("the server is not running")?;
+        let begun = Instant::now();
+        terminate(child)?;
+        loop {
+            if let Some(ended) = child.try_wait().map_err(|why| why.to_string())? {
+                self.child = None;
+                return check_stopped(ended).map(|()| begun.elapsed());
+            }
+            if begun.elapsed() > limit {
+                return Err(format!("the server still runs {} s after SIGTERM", limit.as_secs()));
+            }
+            pause(Duration::from_millis(10)).await;
         }
     }
 
@@ -142,6 +166,19 @@ impl Server {
         let report: JsonValue =
             serde_json::from_str(&report).map_err(|why| format!("{why}: {report}"))?;
         report["events"].as_u64().ok_or_else(|| format!("unexpected output of verify: {report}"))
+    }
+}
+
+fn terminate(child: &Child) -> CheckResult {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("no process id")?;
+    kill_process(pid, Signal::TERM).map_err(|why| why.to_string())
+}
+
+fn check_stopped(ended: ExitStatus) -> CheckResult {
+    if ended.success() {
+        Ok(())
+    } else {
+        Err(format!("after SIGTERM the server ended with {ended}"))
     }
 }
 

@@ -98,7 +98,7 @@ pub(super) fn exercise(
     let mut serve =
         installed.command(&["serve", "--listen", "127.0.0.1:0", "--db", "check.db", "--json"]);
     let mut server = Server::start(&mut serve)?;
-    let url = format!("http://{}", server.listening);
+    let url = server.url();
     let call = ["call", "create_session", "agent=support", "id=s1", "--url", &url];
     output(&mut installed.command(&call))?;
     let rows = ["sql", "SELECT id FROM sessions", "--json", "--url", &url];
@@ -128,14 +128,14 @@ fn run_first_agent(installed: &Installed) -> Result<(), String> {
 }
 
 /// A server that is stopped with SIGTERM, as by a supervisor, and killed if the check fails.
-struct Server {
+pub(super) struct Server {
     child: Child,
     listening: String,
 }
 
 impl Server {
     /// Starts it, and waits until it listens.
-    fn start(command: &mut Command) -> Result<Server, String> {
+    pub(super) fn start(command: &mut Command) -> Result<Server, String> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|why| format!("cannot start {command:?}: {why}"))?;
         let stdout = child.stdout.take().expect("stdout is piped");
@@ -149,8 +149,13 @@ impl Server {
         Ok(server)
     }
 
+    /// Returns its address.
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.listening)
+    }
+
     /// Stops it, and expects that it ends well.
-    fn stop(&mut self, is_monitored: bool) -> Result<(), String> {
+    pub(super) fn stop(&mut self, is_monitored: bool) -> Result<(), String> {
         let id = self.child.id().to_string();
         let id = if is_monitored { innermost(id) } else { id };
         output(Command::new("kill").args(["-TERM", &id]))?;

@@ -37,28 +37,24 @@ impl Dependencies {
         let resolve = resolve.ok_or("cargo metadata has no graph of dependencies")?;
         let nodes: BTreeMap<&PackageId, &Node> =
             resolve.nodes.iter().map(|node| (&node.id, node)).collect();
-        let uses = |id: &PackageId| -> Vec<PackageId> {
-            let deps = nodes.get(id).map(|node| node.deps.as_slice()).unwrap_or_default();
-            deps.iter().filter(|dep| is_linked(dep)).map(|dep| dep.pkg.clone()).collect()
-        };
         let program = packages
             .iter()
             .find(|it| it.name == "abide" && workspace_members.contains(&it.id))
             .ok_or("there is no package abide")?
             .clone();
-        let direct = uses(&program.id);
+        let direct = linked_packages(&nodes, &program.id);
         let mut found = BTreeSet::from([program.id.clone()]);
         let mut pending = direct.clone();
         while let Some(id) = pending.pop() {
             if found.insert(id.clone()) {
-                pending.extend(uses(&id));
+                pending.extend(linked_packages(&nodes, &id));
             }
         }
         let mut others: Vec<(Package, Vec<PackageId>)> = packages
             .into_iter()
             .filter(|it| found.contains(&it.id) && it.id != program.id)
             .map(|it| {
-                let uses = uses(&it.id);
+                let uses = linked_packages(&nodes, &it.id);
                 (it, uses)
             })
             .collect();
@@ -100,19 +96,14 @@ impl Dependencies {
     pub(super) fn sbom(&self, sha256: &str) -> JsonValue {
         let urls: BTreeMap<&PackageId, String> =
             self.others.iter().map(|(package, _)| (&package.id, url(package))).collect();
-        let refs = |ids: &[PackageId]| {
-            let refs: BTreeSet<&String> = ids.iter().filter_map(|id| urls.get(id)).collect();
-            json!(refs)
-        };
-        let components = self.others.iter().map(|(package, _)| component(package, "library"));
+        let components: Vec<JsonValue> =
+            self.others.iter().map(|(package, _)| component(package, "library")).collect();
         let mut program = component(&self.program, "application");
         program["hashes"] = json!([{"alg": "SHA-256", "content": sha256}]);
-        let own = json!({"ref": url(&self.program), "dependsOn": refs(&self.direct)});
-        let others = self.others.iter();
-        let others =
-            others.map(|(package, uses)| json!({"ref": url(package), "dependsOn": refs(uses)}));
-        let dependencies: Vec<JsonValue> = [own].into_iter().chain(others).collect();
-        let components: Vec<JsonValue> = components.collect();
+        let mut dependencies = vec![edges(&self.program, &self.direct, &urls)];
+        for (package, uses) in &self.others {
+            dependencies.push(edges(package, uses, &urls));
+        }
         json!({
             "bomFormat": "CycloneDX",
             "specVersion": "1.5",
@@ -122,6 +113,18 @@ impl Dependencies {
             "dependencies": dependencies,
         })
     }
+}
+
+/// Returns the packages that a package uses in the program.
+fn linked_packages(nodes: &BTreeMap<&PackageId, &Node>, id: &PackageId) -> Vec<PackageId> {
+    let deps = nodes.get(id).map(|node| node.deps.as_slice()).unwrap_or_default();
+    deps.iter().filter(|dep| is_linked(dep)).map(|dep| dep.pkg.clone()).collect()
+}
+
+/// Returns the entry of a package in the graph of the bill of materials.
+fn edges(package: &Package, uses: &[PackageId], urls: &BTreeMap<&PackageId, String>) -> JsonValue {
+    let used: BTreeSet<&String> = uses.iter().filter_map(|id| urls.get(id)).collect();
+    json!({"ref": url(package), "dependsOn": used})
 }
 
 /// Whether a dependency is in the program, as opposed to its build script or its tests.

@@ -281,7 +281,7 @@ fn blob_path(descriptor: &JsonValue) -> String {
 
 /// Unpacks the layers, and runs the program in their root as the user of the image, with a volume and without.
 pub(super) fn check(release: &Release, files: &[PathBuf]) -> Result<Option<Duration>, String> {
-    let [file] = files else { return Err(format!("{} files", files.len())) };
+    let [file] = files else { return Err(format!("one image was expected, not {}", files.len())) };
     let folder = check::empty_folder()?;
     let start = Instant::now();
     let layout = folder.path().join("layout");

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 use super::check::{self, Installed};
 use super::release::Release;
 
@@ -31,60 +33,70 @@ pub(super) fn pack(release: &Release) -> Result<Vec<PathBuf>, String> {
 pub(super) fn check(release: &Release, _files: &[PathBuf]) -> Result<Option<Duration>, String> {
     let name = release.name.as_str();
     let registry = Registry::start(&release.root, &release.out)?;
-    let cache = check::empty_folder()?;
-    let in_folder = |program: &str, folder: &Path, arguments: &[&str]| {
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(folder).env_remove("ABIDE_BINARY");
-        command.env("npm_config_registry", &registry.url).env("npm_config_cache", cache.path());
-        command.env("npm_config_update_notifier", "false").env("npm_config_fetch_retries", "0");
-        check::output(&mut command)
-    };
     let empty = check::empty_folder()?;
-    let version = in_folder("npx", empty.path(), &["--yes", name, "--version"])?;
+    let version = registry.run("npx", empty.path(), &["--yes", name, "--version"])?;
     if version != format!("abide {}\n", release.version) {
         return Err(format!("npx {name} --version printed {version:?}"));
     }
 
     let project = check::empty_folder()?;
     let start = Instant::now();
-    in_folder("npm", project.path(), &["install", "--silent", "--no-audit", "--no-fund", name])?;
+    registry.run(
+        "npm",
+        project.path(),
+        &["install", "--silent", "--no-audit", "--no-fund", name],
+    )?;
     // npm itself does not pass SIGTERM on, so the server is not started with `npx`.
     let command = project.path().join("node_modules/.bin/abide");
     let approved = check::exercise(release, &Installed::new(command, project.path()), start)?;
 
     let client = format!("@abide/client@npm:{name}-client");
     let install = ["install", "--silent", "--no-audit", "--no-fund", client.as_str()];
-    in_folder("npm", project.path(), &install)?;
+    registry.run("npm", project.path(), &install)?;
     let program = "const { Abide } = await import('@abide/client');
         const abide = await Abide.open('agents.db');
         const { rows } = await abide.sql('SELECT 1 AS one');
         await abide.close();
         console.log(rows[0].one);";
-    let printed = in_folder("node", project.path(), &["--input-type=module", "--eval", program])?;
+    let printed =
+        registry.run("node", project.path(), &["--input-type=module", "--eval", program])?;
     if printed != "1\n" {
         return Err(format!("the client printed {printed:?}"));
     }
     Ok(approved)
 }
 
-/// `package/npm/registry.mjs`.
+/// `package/npm/registry.mjs`, and an empty cache of its packages.
 struct Registry {
     child: Child,
     url: String,
+    cache: TempDir,
 }
 
 impl Registry {
+    /// Starts it for the packages of a folder, and waits until it listens.
     fn start(root: &Path, packages: &Path) -> Result<Registry, String> {
+        let cache = check::empty_folder()?;
         let mut node = Command::new("node");
         node.arg(root.join("package/npm/registry.mjs")).arg(packages);
         let child = node.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|why| format!("cannot start node: {why}"))?;
         let stdout = child.stdout.take().expect("stdout is piped");
-        let mut registry = Registry { child, url: String::new() };
+        // From here on the process is ended in any case.
+        let mut registry = Registry { child, url: String::new(), cache };
         let mut port = String::new();
         BufReader::new(stdout).read_line(&mut port).map_err(|why| why.to_string())?;
         registry.url = format!("http://127.0.0.1:{}/", port.trim());
         Ok(registry)
+    }
+
+    /// Runs a program of npm or Node in a folder, with this registry alone. Returns its output.
+    fn run(&self, program: &str, folder: &Path, arguments: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(folder).env_remove("ABIDE_BINARY");
+        command.env("npm_config_registry", &self.url).env("npm_config_cache", self.cache.path());
+        command.env("npm_config_update_notifier", "false").env("npm_config_fetch_retries", "0");
+        check::output(&mut command)
     }
 }
 

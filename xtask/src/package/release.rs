@@ -141,7 +141,7 @@ pub(super) fn describe(path: &Path) -> impl Fn(io::Error) -> String {
 }
 
 /// Reads the manifests of the workspace.
-fn metadata(root: &Path) -> Result<Metadata, String> {
+pub(super) fn metadata(root: &Path) -> Result<Metadata, String> {
     let mut cargo = MetadataCommand::new();
     cargo.manifest_path(root.join("Cargo.toml")).no_deps();
     cargo.exec().map_err(|why| format!("cargo metadata: {why}"))

@@ -16,8 +16,8 @@ const COMPLETIONS: [(&str, &str, &str); 3] = [
     ("fish", "abide.fish", "usr/share/fish/vendor_completions.d/abide.fish"),
 ];
 
-/// The units of systemd.
-const UNITS: [&str; 2] = ["deploy/abide.service", "deploy/abide.socket"];
+/// The units of systemd, in the folder `deploy`.
+const UNITS: [&str; 2] = ["abide.service", "abide.socket"];
 
 /// Writes the tarball.
 pub(super) fn pack_tarball(release: &Release) -> Result<Vec<PathBuf>, String> {
@@ -71,11 +71,10 @@ pub(super) fn pack_deb(release: &Release) -> Result<Vec<PathBuf>, String> {
         let compressed = gzip(&text).map_err(|why| why.to_string())?;
         data.file(format!("usr/share/man/man1/{page}.gz"), 0o644, compressed);
     }
-    let units = UNITS.map(|unit| release.root.join(unit));
-    for unit in units.iter().filter(|unit| unit.is_file()) {
-        let file = unit.file_name().unwrap_or_default().to_string_lossy();
-        let text = fs::read(unit).map_err(describe(unit))?;
-        data.file(format!("usr/lib/systemd/system/{file}"), 0o644, text);
+    for unit in UNITS {
+        let path = release.root.join("deploy").join(unit);
+        let text = fs::read(&path).map_err(describe(&path))?;
+        data.file(format!("usr/lib/systemd/system/{unit}"), 0o644, text);
     }
     let data = data.to_tar(release.epoch).map_err(|why| why.to_string())?;
     let control = control(release, architecture, data.len() / 1024)?;
@@ -88,7 +87,23 @@ pub(super) fn pack_deb(release: &Release) -> Result<Vec<PathBuf>, String> {
     release.write(&file, &ar(&members, release.epoch))
 }
 
-/// The description of the package, and what is run after it is installed or removed.
+/// Lets systemd read the units again.
+const RELOAD_UNITS: &str = "\
+#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
+";
+
+/// Stops the server before its program and its units are removed. An upgrade leaves it running, with the former program.
+const STOP_UNITS: &str = "\
+#!/bin/sh
+set -e
+if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl stop abide.socket abide.service || true
+fi
+";
+
+/// The description of the package, and what is run when it is installed or removed.
 fn control(release: &Release, architecture: &str, kilobytes: usize) -> Result<Vec<u8>, String> {
     let control = format!(
         "Package: {}\n\
@@ -105,17 +120,19 @@ fn control(release: &Release, architecture: &str, kilobytes: usize) -> Result<Ve
          every change is durable before it is answered, and queries are live.\n",
         release.name, release.version, release.glibc_minor,
     );
-    let reload = "#!/bin/sh\nset -e\nif [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi\n";
     let mut archive = Archive::default();
     archive.file("control", 0o644, control);
-    archive.file("postinst", 0o755, reload);
-    archive.file("postrm", 0o755, reload);
+    archive.file("postinst", 0o755, RELOAD_UNITS);
+    archive.file("prerm", 0o755, STOP_UNITS);
+    archive.file("postrm", 0o755, RELOAD_UNITS);
     archive.to_tar_gz(release.epoch).map_err(|why| why.to_string())
 }
 
 /// Unpacks the Debian package into a folder, and uses its program.
 pub(super) fn check_deb(release: &Release, files: &[PathBuf]) -> Result<Option<Duration>, String> {
-    let [file] = files else { return Err(format!("{} files", files.len())) };
+    let [file] = files else {
+        return Err(format!("one package was expected, not {}", files.len()));
+    };
     let folder = check::empty_folder()?;
     let field = check::output(Command::new("dpkg-deb").arg("--field").arg(file).arg("Version"))?;
     if field.trim() != release.version {
@@ -124,7 +141,8 @@ pub(super) fn check_deb(release: &Release, files: &[PathBuf]) -> Result<Option<D
     let root = folder.path();
     let start = Instant::now();
     check::output(Command::new("dpkg-deb").arg("--extract").arg(file).arg(root))?;
-    for path in ["usr/share/man/man1/abide.1.gz", COMPLETIONS[0].2] {
+    let service = "usr/lib/systemd/system/abide.service";
+    for path in ["usr/share/man/man1/abide.1.gz", COMPLETIONS[0].2, service] {
         if !root.join(path).is_file() {
             return Err(format!("the Debian package has no {path}"));
         }

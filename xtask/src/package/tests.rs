@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::archive::{Archive, ar, gzip};
 use super::dependencies::Dependencies;
+use super::matrix::{Pair, read_pairs};
 use super::*;
 
 fn words(text: &str) -> Vec<String> {
@@ -110,4 +111,19 @@ fn the_bill_of_materials_is_complete() {
     }
     let licences = dependencies.licences().expect("the sources of packages are here");
     assert!(licences.contains("rustls 0.") && licences.contains("Permission is hereby granted"));
+}
+
+#[test]
+fn the_versions_that_work_together_are_read_from_the_page() {
+    let table =
+        "| server | SDKs |\n|---|---|\n| 0.2.0 | 0.1.0, 0.2.0 |\n| 0.1.0 | 0.1.0 | as tested |\n";
+    let page = format!(
+        "| 9.9.9 | 9.9.9 |\n<!-- versions: run by cargo xtask matrix -->\n\n{table}\n<!-- end of versions -->\n"
+    );
+    let pair = |server: &str, sdk: &str| Pair { server: server.to_owned(), sdk: sdk.to_owned() };
+    let pairs = [pair("0.2.0", "0.1.0"), pair("0.2.0", "0.2.0"), pair("0.1.0", "0.1.0")];
+    assert_eq!(read_pairs(&page), Ok(pairs.into()));
+    assert!(read_pairs(table).is_err() && read_pairs(&page.replace("0.", "x.")).is_err());
+    let own = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/upgrade.md"));
+    assert!(read_pairs(&own.expect("it is there")).is_ok());
 }

@@ -6,8 +6,7 @@ use super::source::File;
 /// The page that names each Rust file by its whole path.
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 
-const PAGES: [&str; 4] =
-    [ARCHITECTURE, "CONTRIBUTING.md", "docs/features.md", "docs/own-modules.md"];
+const PAGES: [&str; 3] = [ARCHITECTURE, "CONTRIBUTING.md", "docs/features.md"];
 
 /// Returns a finding for each missing file. `paths` are the files of the repository.
 pub(crate) fn check(page: &File, paths: &[String]) -> Vec<Finding> {

@@ -104,17 +104,26 @@ pub(super) struct Responses {
     order: Order,
 }
 
-/// The order of the events, as their numbers tell it. Not all servers number them, and some give all events the same number.
+/// The order of the events by their sequence numbers. Not all servers number events, and some give all events the same
+/// number, which says nothing.
 #[derive(Default)]
 struct Order {
     /// The largest number so far.
     last: Option<u64>,
-    /// Whether different numbers have arrived.
+    /// Whether different numbers have arrived, so that the numbers identify events.
     is_numbered: bool,
     /// A hash of each event, by its number.
     seen: BTreeMap<u64, u64>,
-    /// The numbers of two events that do not follow each other.
+    /// Where the numbers first had a gap or went back: the largest number before, and the number that came.
     disorder: Option<(u64, u64)>,
+}
+
+/// Whether an event has arrived before.
+#[derive(PartialEq, Eq)]
+enum Arrival {
+    First,
+    /// With the same number and the same text: a proxy sent it twice.
+    Repeated,
 }
 
 /// Items of tools that the client runs, or must allow. We offer none of them.
@@ -151,7 +160,7 @@ impl Decoder for Responses {
             return Ok(()); // Some proxies send it here too.
         }
         let event: Value = parse(data)?;
-        if self.order.is_repetition(&event, data) {
+        if self.order.note(&event, data) == Arrival::Repeated {
             return Ok(());
         }
         if classify::is_error(&event["error"]) || classify::is_error(&event["response"]["error"]) {
@@ -287,23 +296,25 @@ fn some_text(value: &Value) -> Option<&str> {
 }
 
 impl Order {
-    /// Adds an event, whose text this is. Returns `true` if it has arrived before, with the same number.
-    fn is_repetition(&mut self, event: &Value, data: &str) -> bool {
-        let Some(number) = event["sequence_number"].as_u64() else { return false };
+    /// Notes the number of an event; `data` is its text. An event without a number counts as new.
+    fn note(&mut self, event: &Value, data: &str) -> Arrival {
+        let Some(number) = event["sequence_number"].as_u64() else { return Arrival::First };
         let mut hasher = DefaultHasher::new();
         data.hash(&mut hasher);
         let hash = hasher.finish();
         self.is_numbered |= self.last.is_some_and(|last| last != number);
         if self.is_numbered && self.seen.get(&number) == Some(&hash) {
-            return true;
+            return Arrival::Repeated;
         }
         self.seen.insert(number, hash);
         if let Some(last) = self.last {
-            let follows = last.checked_add(1) == Some(number) || !self.is_numbered;
-            self.disorder = self.disorder.or((!follows).then_some((last, number)));
+            let is_next = last.checked_add(1) == Some(number);
+            if self.is_numbered && !is_next && self.disorder.is_none() {
+                self.disorder = Some((last, number));
+            }
         }
         self.last = self.last.max(Some(number));
-        false
+        Arrival::First
     }
 }
 

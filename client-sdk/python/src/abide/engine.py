@@ -101,6 +101,17 @@ class Engine:
         return _read_address(line, self._path)
 
 
+def _update_hint(protocol: object) -> str:
+    """Returns what to update if the engine speaks another version of the protocol."""
+    family, _, own = SUBPROTOCOL.rpartition("v")
+    theirs = str(protocol).removeprefix(f"{family}v")
+    if not str(protocol).startswith(f"{family}v") or not theirs.isdecimal() or len(theirs) > 9:
+        return "install a package and an engine of the same version"
+    if int(theirs) > int(own):
+        return "this package is older: update it"
+    return "the engine is older: update the program abide"
+
+
 def _read_address(line: bytes, path: str) -> Address:
     failed = AbideError(f"the engine of {path} did not start", code="engine_failed", hint=f"run `abide open {path}` to see why")
     try:
@@ -114,7 +125,7 @@ def _read_address(line: bytes, path: str) -> Address:
     if answer.get("protocol") != SUBPROTOCOL:
         raise IncompatibleVersionError(
             f"the engine {answer.get('version')} speaks {answer.get('protocol')}, this package {SUBPROTOCOL}",
-            hint="install a package and an engine of the same version",
+            hint=_update_hint(answer.get("protocol")),
         )
     with reading("the answer of abide open"):
         if "socket" in answer:

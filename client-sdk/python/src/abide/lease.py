@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from .errors import BadRequestError, TimedOutError
+from .errors import TEMPORARY, BadRequestError, TimedOutError
 
 Function: TypeAlias = Callable[[Any], Any]
 """A function of the caller with one argument: a coroutine function, or a plain one, which runs in a thread."""
@@ -75,8 +75,8 @@ async def run_under_lease(work: Running, heartbeat: Callable[[], Awaitable[bool]
                 return task.result(), False
             try:
                 should_continue = await heartbeat()
-            except TimedOutError:
-                continue  # The server is not reachable; the lease may still hold when it is again.
+            except (TimedOutError, *TEMPORARY):
+                continue  # The lease may still hold when the server answers again.
             if not should_continue and not task.done():
                 return None, True
     finally:

@@ -532,6 +532,9 @@ class Worker:
 
         Ctrl-C raises `KeyboardInterrupt` when the tools that run have ended. A second Ctrl-C does not wait for them.
 
+        A tool goes on while the server is away or restarts. Its lease is renewed when the server is back, and its outcome is
+        reported until the server answers; after `stop`, until the deadline of the client.
+
         Raises:
             ClosedError: the client is closed.
             RefusedError: the client may not read the calls.

@@ -22,7 +22,7 @@ impl DurableSession {
     ) -> HandoffStep {
         let request_id = self.request_id("handoff", key);
         let arguments = RequestSupervisorHandoff::new(&self.id, reason, capability);
-        HandoffStep { session: self.clone(), arguments, request_id, wrong: None }
+        HandoffStep { session: self.clone(), arguments, request_id, encode_error: None }
     }
 }
 
@@ -33,7 +33,8 @@ pub struct HandoffStep {
     session: DurableSession,
     arguments: RequestSupervisorHandoff,
     request_id: String,
-    wrong: Option<Error>,
+    /// Why `data` cannot be sent. It is returned when the step is awaited.
+    encode_error: Option<Error>,
 }
 
 /// The answer of a supervisor.
@@ -47,11 +48,11 @@ pub struct Resolution {
 }
 
 impl HandoffStep {
-    /// Sets other data for the supervisor.
+    /// Sets data for the supervisor, stored with the handoff as JSON.
     pub fn data(mut self, data: impl Serialize) -> HandoffStep {
         match super::json("the data of the handoff", data) {
             Ok(data) => self.arguments.data = Some(data),
-            Err(why) => self.wrong = Some(why),
+            Err(why) => self.encode_error = Some(why),
         }
         self
     }
@@ -67,9 +68,9 @@ impl HandoffStep {
     /// # Errors
     /// [`Error::Refused`] if the session has ended; [`Error::Closed`] if the client was closed while it waited.
     pub async fn answer(self) -> Result<Resolution, Error> {
-        let HandoffStep { session, arguments, request_id, wrong } = self;
-        if let Some(wrong) = wrong {
-            return Err(wrong);
+        let HandoffStep { session, arguments, request_id, encode_error } = self;
+        if let Some(error) = encode_error {
+            return Err(error);
         }
         let handoff = session.abide.call(arguments).request_id(request_id).await?.into_inner();
         let sql = "SELECT status, resolution FROM handoff_requests WHERE id = :id";

@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use abide_schema::Code;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -39,13 +40,8 @@ where
             match heartbeat().await {
                 Ok(true) => {}
                 Ok(false) => return Ok(WorkEnd::Cancelled),
-                // The server is not reachable; the lease may still hold when it is again.
-                Err(
-                    Error::TimedOut { .. }
-                    | Error::Unreachable { .. }
-                    | Error::NotAbide { .. }
-                    | Error::Tls { .. },
-                ) => {}
+                // The lease may still hold when the server answers again.
+                Err(error) if is_passing(&error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -56,6 +52,17 @@ where
         biased;
         done = &mut work => Ok(WorkEnd::Done(done)),
         stopped = &mut stopped => stopped,
+    }
+}
+
+/// Whether the server gave no answer, or none that is final: it restarts, is not reachable, or is overloaded.
+pub(super) fn is_passing(error: &Error) -> bool {
+    match error {
+        Error::TimedOut { .. }
+        | Error::Unreachable { .. }
+        | Error::NotAbide { .. }
+        | Error::Tls { .. } => true,
+        error => error.code().is_some_and(Code::is_temporary),
     }
 }
 

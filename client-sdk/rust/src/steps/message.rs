@@ -10,10 +10,10 @@ use crate::Error;
 use crate::request::RequestFuture;
 
 impl DurableSession {
-    /// Returns a step that appends a message, and returns its number in `agent_state`.
+    /// Returns a step that appends a message to the session. Its result is the message's id in `agent_state`.
     pub fn message(&self, role: impl Into<String>, content: impl Into<String>) -> MessageStep {
         let arguments = AppendMessage::new(&self.id, role, content.into());
-        MessageStep { session: self.clone(), arguments, key: None, wrong: None }
+        MessageStep { session: self.clone(), arguments, key: None, encode_error: None }
     }
 }
 
@@ -24,33 +24,36 @@ pub struct MessageStep {
     session: DurableSession,
     arguments: AppendMessage,
     key: Option<String>,
-    wrong: Option<Error>,
+    /// Why `data` cannot be sent. It is returned when the step is awaited.
+    encode_error: Option<Error>,
 }
 
 impl MessageStep {
-    /// Sets the key of the step: repeated with the same key, the message is appended once.
+    /// Sets the key of the step, unique among the messages of its session. A repetition of the step with the same key
+    /// appends nothing, and returns the id of the first message. Without a key every repetition appends a message.
     pub fn key(mut self, key: impl Into<String>) -> MessageStep {
         self.key = Some(key.into());
         self
     }
 
-    /// Sets other data to store with it.
+    /// Sets data that is stored with the message as JSON (the column `data`), such as names or usage.
     pub fn data(mut self, data: impl Serialize) -> MessageStep {
         match super::json("the data of the message", data) {
             Ok(data) => self.arguments.data = Some(data),
-            Err(why) => self.wrong = Some(why),
+            Err(why) => self.encode_error = Some(why),
         }
         self
     }
 
-    /// Appends it. Awaiting does the same.
+    /// Appends the message. Awaiting the step does the same.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the session has ended; otherwise those of [`Request::send`](crate::Request::send).
+    /// [`Error::Encode`] if the data is not JSON; [`Error::Refused`] if the session has ended; otherwise those of
+    /// [`Request::send`](crate::Request::send).
     pub async fn append(self) -> Result<i64, Error> {
-        let MessageStep { session, arguments, key, wrong } = self;
-        if let Some(wrong) = wrong {
-            return Err(wrong);
+        let MessageStep { session, arguments, key, encode_error } = self;
+        if let Some(error) = encode_error {
+            return Err(error);
         }
         let mut request = session.abide.call(arguments);
         if let Some(key) = key {

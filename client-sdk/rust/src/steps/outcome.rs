@@ -1,15 +1,21 @@
 //! One attempt at a claimed call: run the function, and record the outcome.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use abide_reducers::arguments::{
     AcknowledgeCancel, CompleteToolCall, FailToolCall, HeartbeatToolCall,
 };
 use abide_reducers::{ToolCall, ToolCallStatus};
+use abide_schema::reducer::Arguments;
+use serde::de::DeserializeOwned;
 use serde_json::Value as JsonValue;
+use tokio::time::sleep;
+use uuid::Uuid;
 
-use super::lease::{self, WorkEnd};
+use super::lease::{self, WorkEnd, is_passing};
 use crate::{Abide, Error};
 
 /// Why a tool failed. Any error converts to it, so that a tool can use `?`.
@@ -54,6 +60,52 @@ pub(super) enum Attempt {
     Again,
 }
 
+/// Pause before an outcome is reported again. A limit that asks for a longer pause refuses at once.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long to try to record an outcome.
+#[derive(Clone, Debug)]
+pub(super) enum Recording {
+    /// Until the deadline of the client, after which the caller gets the error.
+    UntilDeadline,
+    /// Until the server answers, however long it is away: nobody else can report what the tool has done. When this is
+    /// `true`, until the next deadline.
+    UntilAnswered(Arc<AtomicBool>),
+}
+
+impl Recording {
+    fn goes_on(&self) -> bool {
+        match self {
+            Recording::UntilDeadline => false,
+            Recording::UntilAnswered(is_stopping) => !is_stopping.load(Ordering::Acquire),
+        }
+    }
+
+    /// Records an outcome. All attempts are the same request, so it has at most one effect.
+    async fn record<A>(&self, abide: &Abide, outcome: A) -> Result<(), Error>
+    where
+        A: Arguments,
+        A::Result: DeserializeOwned + 'static,
+    {
+        let request_id = Uuid::now_v7().to_string();
+        loop {
+            match abide.call(&outcome).request_id(&request_id).await {
+                Err(error) if is_passing(&error) && self.goes_on() => {
+                    tracing::warn!(
+                        name: "outcome_not_recorded_yet",
+                        reducer = A::REDUCER,
+                        error = format_args!("{error:#}"),
+                        "the outcome is not recorded yet; trying again"
+                    );
+                    // tidy: the pause before another attempt
+                    sleep(PAUSE).await;
+                }
+                recorded => return recorded.map(drop),
+            }
+        }
+    }
+}
+
 /// Runs the function once, with heartbeats, and records its outcome.
 ///
 /// # Errors
@@ -63,6 +115,7 @@ pub(super) async fn run_attempt(
     abide: &Abide,
     call: &ToolCall,
     lease: Duration,
+    recording: &Recording,
     work: impl Future<Output = Result<JsonValue, ToolError>>,
 ) -> Result<Attempt, Error> {
     let id = &call.call_id;
@@ -79,19 +132,20 @@ pub(super) async fn run_attempt(
     };
     match lease::run(work, lease, heartbeat).await? {
         WorkEnd::Done(Ok(result)) => {
-            abide.call(CompleteToolCall::new(id, token, result.clone())).await?;
+            recording.record(abide, CompleteToolCall::new(id, token, result.clone())).await?;
             Ok(Attempt::Succeeded(result))
         }
         WorkEnd::Done(Err(ToolError { message, retryable: true })) => {
-            abide.call(FailToolCall::new(id, token, message).retryable(true)).await?;
+            let failed = FailToolCall::new(id, token, message).retryable(true);
+            recording.record(abide, failed).await?;
             Ok(Attempt::Again)
         }
         WorkEnd::Done(Err(ToolError { message, .. })) => {
-            abide.call(FailToolCall::new(id, token, &message)).await?;
+            recording.record(abide, FailToolCall::new(id, token, &message)).await?;
             Err(tool_failed(ToolCallStatus::Failed, message))
         }
         WorkEnd::Cancelled => {
-            abide.call(AcknowledgeCancel::new(id, token)).await?;
+            recording.record(abide, AcknowledgeCancel::new(id, token)).await?;
             let why = "the call was cancelled while it ran".to_owned();
             Err(tool_failed(ToolCallStatus::Cancelled, why))
         }

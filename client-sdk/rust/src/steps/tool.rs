@@ -11,7 +11,7 @@ use serde_json::Value as JsonValue;
 
 use super::DurableSession;
 use super::lease::{LEASE, millis, worker_name};
-use super::outcome::{Attempt, ToolError, run_attempt};
+use super::outcome::{Attempt, Recording, ToolError, run_attempt};
 use super::stored_row::LiveRow;
 use crate::Error;
 use crate::request::Call;
@@ -117,7 +117,8 @@ impl ToolStep {
                 let result = function(args.map_err(ToolError::new)?).await?;
                 serde_json::to_value(result).map_err(ToolError::from)
             };
-            match run_attempt(&session.abide, &call, lease, work).await? {
+            let recording = Recording::UntilDeadline;
+            match run_attempt(&session.abide, &call, lease, &recording, work).await? {
                 Attempt::Succeeded(result) => break result,
                 Attempt::Again => {}
             }

@@ -4,22 +4,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use abide_reducers::ToolCall;
-use abide_reducers::arguments::ClaimNextToolCall;
+use abide_reducers::arguments::{ClaimNextToolCall, HeartbeatToolCall};
 use abide_schema::Code;
 use futures_util::future::select_all;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value as JsonValue;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use super::lease::{LEASE, millis, worker_name};
-use super::outcome::{ToolError, run_attempt};
-use crate::{Abide, Error, Subscription};
+use super::lease::{LEASE, is_passing, millis, worker_name};
+use super::outcome::{Recording, ToolError, run_attempt};
+use crate::{Abide, Committed, Error, Subscription};
 
 /// The calls of a tool that can be claimed. A call that returned to them has another seq, so it counts as a change even
 /// if its departure was not seen.
@@ -29,7 +30,8 @@ WHERE status = 'pending' AND retry_at IS NULL AND tool_name = :tool";
 /// How long to wait for an answer to a claim before the same request is sent again.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pause before another claim if a limit of a tool holds its calls back. No change of a row reports its end.
+/// Pause before another claim if a limit of a tool holds its calls back, or the server is about to stop. No change of a
+/// row reports its end.
 const HELD_BACK: Duration = Duration::from_secs(1);
 
 type Work = Pin<Box<dyn Future<Output = Result<JsonValue, ToolError>> + Send>>;
@@ -121,6 +123,9 @@ impl Worker {
     /// ended. Errors of tools are recorded as outcomes, and do not end it. Dropping the future drops the calls that run:
     /// their leases expire.
     ///
+    /// A tool goes on while the server is away or restarts. Its lease is renewed when the server is back, and its outcome
+    /// is reported until the server answers; after `stop`, until the deadline of the client.
+    ///
     /// # Errors
     /// [`Error::Refused`] with `denied` if the caller may not claim calls; [`Error::Closed`] if the client was closed.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
@@ -133,7 +138,10 @@ impl Worker {
             return Ok(());
         }
         let mut running = JoinSet::new();
-        let served = self.claim_until(stop, &mut pending, &mut running).await;
+        let is_stopping = Arc::<AtomicBool>::default();
+        let recording = Recording::UntilAnswered(Arc::clone(&is_stopping));
+        let served = self.claim_until(stop, &mut pending, &mut running, &recording).await;
+        is_stopping.store(true, Ordering::Release);
         while running.join_next().await.is_some() {}
         served
     }
@@ -143,6 +151,7 @@ impl Worker {
         stop: impl Future<Output = ()>,
         pending: &mut [(String, Subscription)],
         running: &mut JoinSet<()>,
+        recording: &Recording,
     ) -> Result<(), Error> {
         let mut stop = pin!(stop);
         let mut may_claim = true;
@@ -155,8 +164,21 @@ impl Worker {
                     () = &mut stop => return Ok(()),
                     () = std::future::ready(()) => {}
                 }
-                match self.claim(waiting).await {
-                    Ok(call) => self.start(call, running),
+                let mut claim = pin!(self.claim(waiting));
+                let claimed = tokio::select! {
+                    biased;
+                    claimed = &mut claim => claimed,
+                    () = &mut stop => {
+                        // A claim without an answer may have taken effect, and nobody else would run the call.
+                        if let Ok(Ok(Some(call))) = timeout(self.lease, &mut claim).await {
+                            self.start(call, running, recording);
+                        }
+                        return Ok(());
+                    }
+                };
+                match claimed {
+                    Ok(Some(call)) => self.start(call, running, recording),
+                    Ok(None) => {}
                     Err(error) => match error.code() {
                         Some(Code::NotFound) => may_claim = false,
                         Some(code) if code.is_temporary() => (may_claim, held_back) = (false, true),
@@ -178,30 +200,50 @@ impl Worker {
         }
     }
 
-    /// Claims the oldest call of these tools. A claim without an answer is sent again, because it may have taken effect.
-    async fn claim(&self, tools: Vec<String>) -> Result<ToolCall, Error> {
+    /// Claims the oldest call of these tools. A claim without an answer is sent again until there is one, because it may have
+    /// taken effect. A temporary refusal of a later attempt does not deny that. `None` if it had, and the lease is lost.
+    async fn claim(&self, tools: Vec<String>) -> Result<Option<ToolCall>, Error> {
+        let claim = ClaimNextToolCall::new(tools).lease_ms(millis(self.lease)).worker(&self.name);
         let request_id = Uuid::now_v7().to_string();
+        let mut is_uncertain = false;
         loop {
-            let claim = ClaimNextToolCall::new(tools.clone())
-                .lease_ms(millis(self.lease))
-                .worker(&self.name);
-            let request = self.abide.call(claim).request_id(&request_id).deadline(CLAIM_TIMEOUT);
+            let request = self.abide.call(&claim).request_id(&request_id).deadline(CLAIM_TIMEOUT);
             match request.await {
-                Err(Error::TimedOut { .. }) => {}
-                claimed => return claimed.map(crate::Committed::into_inner),
+                Err(Error::TimedOut { .. }) => is_uncertain = true,
+                // tidy: the pause before another attempt
+                Err(error) if is_uncertain && is_passing(&error) => sleep(HELD_BACK).await,
+                Ok(Committed { value, duplicate: true, .. }) => {
+                    return self.check_claim(value).await;
+                }
+                claimed => return claimed.map(|claimed| Some(claimed.into_inner())),
             }
         }
     }
 
-    fn start(&self, call: ToolCall, running: &mut JoinSet<()>) {
+    /// Checks a claim whose answer was lost at first: its lease may have expired since, and another worker have the call.
+    async fn check_claim(&self, call: ToolCall) -> Result<Option<ToolCall>, Error> {
+        let token = call.fencing_token.unwrap_or_default();
+        let extend = HeartbeatToolCall::new(&call.call_id, token).lease_ms(millis(self.lease));
+        loop {
+            match self.abide.call(&extend).deadline(CLAIM_TIMEOUT).await {
+                // tidy: the pause before another attempt
+                Err(error) if is_passing(&error) => sleep(HELD_BACK).await,
+                Err(Error::Refused(_)) => return Ok(None),
+                renewed => return renewed.map(|renewed| Some(renewed.into_inner())),
+            }
+        }
+    }
+
+    fn start(&self, call: ToolCall, running: &mut JoinSet<()>, recording: &Recording) {
         let Some(function) = self.functions.get(&call.tool_name) else { return };
         let work = function(call.arguments.value());
         let abide = self.abide.clone();
         let lease = self.lease;
+        let recording = recording.clone();
         running.spawn(async move {
             let id = &call.call_id;
             let tool = &call.tool_name;
-            match run_attempt(&abide, &call, lease, work).await {
+            match run_attempt(&abide, &call, lease, &recording, work).await {
                 Ok(_) => {}
                 Err(error @ Error::ToolFailed { .. }) => tracing::info!(
                     name: "tool_failed",

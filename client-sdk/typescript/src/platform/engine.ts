@@ -11,7 +11,7 @@ import { targetOf } from "../address.js";
 import { AbideError, messageOf, refusalError, type Refusal } from "../errors.js";
 import { parseJson } from "../json.js";
 import type { Locate, Target } from "../socket.js";
-import { PROTOCOL } from "../wire.js";
+import { PROTOCOL, updateHint } from "../wire.js";
 
 /** How long the engine may take to open the file: it may have to replay a journal. */
 const START_MS = 60_000;
@@ -39,7 +39,7 @@ function target(path: string, started: Started): Target {
     throw new AbideError(
       "incompatible_version",
       `the engine of ${path} speaks ${theirs} (version ${version}), this SDK speaks ${PROTOCOL}`,
-      { hint: "install an SDK and an engine of the same version" },
+      { hint: updateHint(started.protocol, "the engine") },
     );
   }
   const { url, token, socket } = started;

@@ -4,7 +4,7 @@ import type { Duplex } from "node:stream";
 
 import { AbideError, refusalError, type Refusal } from "../errors.js";
 import type { Target } from "../socket.js";
-import { PROTOCOL } from "../wire.js";
+import { PROTOCOL, updateHint } from "../wire.js";
 
 const GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
@@ -30,9 +30,10 @@ export async function handshake(stream: Duplex, target: Target): Promise<Buffer>
     if (answer.headers.get("sec-websocket-accept") !== accept) {
       throw otherProgram(target, "its handshake is not that of a WebSocket");
     }
-    if (answer.headers.get("sec-websocket-protocol") !== PROTOCOL) {
+    const protocol = answer.headers.get("sec-websocket-protocol");
+    if (protocol !== PROTOCOL) {
       throw new AbideError("incompatible_version", `${target.name} does not speak ${PROTOCOL}`, {
-        hint: "use an SDK and a server of the same version",
+        hint: updateHint(protocol, "the server"),
       });
     }
     return rest;

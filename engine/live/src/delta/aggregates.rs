@@ -241,7 +241,7 @@ impl AggregateRule {
             let (true, Some(seek)) = (sum.lost, &call.seek) else { continue };
             sum.lost = false;
             sum.extremum = None;
-            run.rows(seek, group, &mut |row| {
+            run.run_statement(seek, group, &mut |row| {
                 sum.extremum = row.first().filter(|value| **value != Value::Null).cloned();
             })?;
         }
@@ -261,7 +261,7 @@ impl AggregateRule {
     /// Returns the current accumulators of a group.
     pub(crate) fn fill(&self, run: &mut RuleContext, group: &Row) -> Result<Group, LiveError> {
         let mut filled = Group { rows: 0, sums: Vec::new(), shown: None };
-        run.rows(&self.fill, group, &mut |row| {
+        run.run_statement(&self.fill, group, &mut |row| {
             let mut cells = row.iter();
             let mut next = || cells.next().expect("the statement shows every accumulator");
             filled.rows = crate::delta::integer(next());
@@ -298,7 +298,7 @@ impl AggregateRule {
             }
             GroupOutput::Evaluated(statement) => {
                 let mut shown = None;
-                run.rows(statement, &given, &mut |row| shown = Some(row.into()))?;
+                run.run_statement(statement, &given, &mut |row| shown = Some(row.into()))?;
                 Ok(shown)
             }
         }

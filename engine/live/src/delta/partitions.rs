@@ -299,7 +299,9 @@ impl RuleContext<'_> {
                     let variant = StatementVariant { before, nulls: nulls.clone() };
                     let statement = part.statement(self.catalog, self.query, variant);
                     let given: &[Value] = &key;
-                    self.rows(&statement, given, &mut |row| weights.add(row.into(), weight))?;
+                    self.run_statement(&statement, given, &mut |row| {
+                        weights.add(row.into(), weight)
+                    })?;
                 }
             }
         }

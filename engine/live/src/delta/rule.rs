@@ -264,7 +264,7 @@ impl RuleContext<'_> {
         let mut images: Vec<(i64, Row)> = Vec::new();
         for (low, high) in spans(numbers, self.changes.for_table(table.name).len()) {
             let given = [image_number(low, OLD), image_number(high, NEW)];
-            self.rows(statement, &given, &mut |row| {
+            self.run_statement(statement, &given, &mut |row| {
                 images.push((integer(&row[0]), row[1..].into()));
             })?;
         }

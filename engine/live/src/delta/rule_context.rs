@@ -48,7 +48,8 @@ impl Sides {
 }
 
 impl RuleContext<'_> {
-    /// Calls `each` with the rows and weights of every term whose tables changed.
+    /// Calls `each` with the rows and weights of every term whose table changed. A weight is how often a row is added,
+    /// or removed if it is negative.
     pub(crate) fn terms(
         &mut self,
         terms: &[Term],
@@ -57,7 +58,7 @@ impl RuleContext<'_> {
         self.terms_given(terms, &[], each)
     }
 
-    /// Calls `each` with the rows and weights of terms with given values whose tables changed.
+    /// Like [`RuleContext::terms`], for terms whose statements need values that are no parameters of the query.
     pub(crate) fn terms_given(
         &mut self,
         terms: &[Term],
@@ -68,7 +69,7 @@ impl RuleContext<'_> {
             let Some(statement) = term.statement_after(self.catalog, self.changes) else {
                 continue;
             };
-            self.rows(statement, given, &mut |row| {
+            self.run_statement(statement, given, &mut |row| {
                 let (weight, row) = row.split_first().expect("a term shows its weight first");
                 each(row.into(), term.sign * integer(weight));
             })?;
@@ -76,7 +77,8 @@ impl RuleContext<'_> {
         Ok(())
     }
 
-    /// Adds the rows after the changes and subtracts those before, for the given sides.
+    /// Adds the rows after the changes to `weights` and subtracts the rows before the changes, as far as `sides` asks
+    /// for them.
     pub(crate) fn add_difference(
         &mut self,
         extent: EvaluationExtent,
@@ -96,8 +98,8 @@ impl RuleContext<'_> {
     /// Evaluates the whole query and compares it with the previous result, which is cached or
     /// evaluated too.
     pub(crate) fn reevaluate_whole(&mut self) -> Result<Delta, LiveError> {
-        let remembered = self.state.as_mut().and_then(|state| state.take_rows());
-        let old = match remembered {
+        let cached = self.state.as_mut().and_then(|state| state.take_rows());
+        let old = match cached {
             Some(rows) => rows,
             None => self.evaluate_whole(true)?,
         };
@@ -116,6 +118,8 @@ impl RuleContext<'_> {
     }
 
     /// Calls `each` with the rows before or after the changes.
+    ///
+    /// Only the tables that changed need the statement of their state before; the others are read as they are.
     pub(crate) fn evaluate(
         &mut self,
         extent: EvaluationExtent,
@@ -123,16 +127,20 @@ impl RuleContext<'_> {
         before: bool,
         each: &mut dyn FnMut(Row),
     ) -> Result<(), LiveError> {
-        let changed = self.query.sources.iter().map(|source| {
-            before && !self.changes.for_table(self.catalog.table(source.table).name).is_empty()
-        });
-        let before = changed.collect();
-        let statement = self.evaluations.get(self.catalog, self.query, extent, before);
-        self.rows(&statement, given, &mut |row| each(row.into()))
+        let sources = self.query.sources.iter();
+        let sources_before = sources
+            .map(|source| {
+                let table = self.catalog.table(source.table).name;
+                before && !self.changes.for_table(table).is_empty()
+            })
+            .collect();
+        let statement = self.evaluations.get(self.catalog, self.query, extent, sources_before);
+        self.run_statement(&statement, given, &mut |row| each(row.into()))
     }
 
-    /// Runs a statement.
-    pub(crate) fn rows(
+    /// Runs a statement, calls `each` with every row of its result, and adds its cost. A slot of the statement is a
+    /// parameter of the query; `given` has the other values, such as the key of a group.
+    pub(crate) fn run_statement(
         &mut self,
         statement: &Statement,
         given: &[Value],

@@ -24,9 +24,9 @@ impl Lowering<'_> {
         let visible = query.outputs().len();
         for (at, term) in terms.iter().enumerate() {
             let (bare, stated) = without_collation(&term.expr)?;
-            let alias = match bare {
-                Expr::Id(id) => aliased(query, id.0, scope),
-                Expr::Name(name) => aliased(query, name.0, scope),
+            let named = match bare {
+                Expr::Id(id) => find_named_output(query, id.0),
+                Expr::Name(name) => find_named_output(query, name.0),
                 _ => None,
             };
             let output = if let Some(position) = position(bare) {
@@ -35,12 +35,12 @@ impl Lowering<'_> {
                     .filter(|n| (1..=visible).contains(n))
                     .map(|n| n - 1)
                     .ok_or_else(|| out_of_range(at, visible))?
-            } else if let Some(alias) = alias {
-                alias
+            } else if let Some(named) = named {
+                named
             } else {
                 let value =
                     self.in_frame(query.first_core_mut(), |lower| lower.expr(bare, scope))?;
-                output_of(query, value)?
+                find_or_add_output(query, value)?
             };
             let value = &query.outputs()[output].value;
             let collation = stated.or(value.collation);
@@ -66,23 +66,32 @@ impl Lowering<'_> {
     }
 }
 
-fn aliased(query: &Query, name: &str, scope: &Scope) -> Option<usize> {
+/// Returns the result column that a bare name in ORDER BY means: the first one to which AS gives this name. In a
+/// compound query it can also be a column of the first SELECT that has the name without AS. In a single SELECT such a
+/// name is an expression, which is resolved in the scope of FROM. `None` if no result column has the name.
+fn find_named_output(query: &Query, name: &str) -> Option<usize> {
     let name = unquote(name);
-    let mut outputs = query.outputs().iter();
-    if query.cores.len() > 1 {
-        return outputs.position(|output| output.is_shown_as(&name));
+    let outputs = query.outputs();
+    let alias = outputs.iter().position(|output| output.aliased && output.is_shown_as(&name));
+    if alias.is_none() && query.cores.len() > 1 {
+        return outputs.iter().position(|output| output.is_shown_as(&name));
     }
-    scope.aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name))?;
-    outputs.position(|output| output.is_shown_as(&name) && output.aliased)
+    alias
 }
 
 impl Output {
+    /// Returns `true` if a visible column has this name, in any case.
     fn is_shown_as(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name) && !self.hidden
     }
 }
 
-fn output_of(query: &mut Query, value: Fragment) -> Result<usize, Refusal> {
+/// Returns the result column with this value. If there is none, adds it as a hidden column, which carries only the
+/// order.
+///
+/// # Errors
+/// A compound query, or SELECT DISTINCT, can be ordered only by what it shows.
+fn find_or_add_output(query: &mut Query, value: Fragment) -> Result<usize, Refusal> {
     if let Some(found) = query.outputs().iter().position(|output| output.value == value) {
         return Ok(found);
     }
@@ -101,16 +110,42 @@ fn output_of(query: &mut Query, value: Fragment) -> Result<usize, Refusal> {
     Ok(outputs.len() - 1)
 }
 
+/// Returns the refusal of the term `at`, counted from 0, with the text of SQLite.
 fn out_of_range(at: usize, columns: usize) -> Refusal {
-    let suffix = match (at + 1) % 10 {
-        1 if at != 10 => "st",
-        2 if at != 11 => "nd",
-        3 if at != 12 => "rd",
+    let ordinal = at + 1;
+    let suffix = match (ordinal / 10 % 10, ordinal % 10) {
+        (1, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
         _ => "th",
     };
-    let ordinal = at + 1;
     Refusal::new(
         Code::BadSql,
         format!("{ordinal}{suffix} ORDER BY term out of range - should be between 1 and {columns}"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::out_of_range;
+
+    #[test]
+    fn ordinals_are_those_of_sqlite() {
+        for (at, ordinal) in [
+            (0, "1st"),
+            (1, "2nd"),
+            (2, "3rd"),
+            (3, "4th"),
+            (10, "11th"),
+            (11, "12th"),
+            (12, "13th"),
+            (20, "21st"),
+            (110, "111th"),
+            (120, "121st"),
+        ] {
+            let detail = out_of_range(at, 1).detail;
+            assert!(detail.starts_with(&format!("{ordinal} ORDER BY term")), "{at}: {detail}");
+        }
+    }
 }

@@ -19,10 +19,11 @@ use crate::route::interval::{Interval, Intervals, Point};
 use crate::route::{KeyColumn, hash_key};
 use crate::template::Binding;
 
-/// Sets of columns by which one table is probed. Each costs every change a probe.
+/// Maximum sets of columns by which one table is probed. Every change of the table pays a hash probe for each set.
 const KEY_SETS: usize = 64;
-/// Templates that look up through one table. Each costs every commit that changes the table a
-/// statement.
+
+/// Maximum lookups through one table: pairs of a template and a source. Every commit that changes the table pays a
+/// statement for each of them.
 const LOOKUPS: usize = 64;
 
 /// Where a binding is indexed.
@@ -47,7 +48,7 @@ pub(crate) enum RouteEntry {
     Residual {
         table: usize,
     },
-    /// Affected by every change that a restricted caller sees.
+    /// The binding of a restricted caller, which every change that the caller sees can affect.
     View {
         table: usize,
     },
@@ -67,22 +68,31 @@ pub(crate) enum MatchedKey<'a> {
     Set { set: usize, key: u64 },
     /// Its cell in a column with ranges.
     Point { column: &'a KeyColumn, point: Point },
-    /// It has each row.
+    /// Every row has this key.
     Residual,
 }
 
+/// The bindings that a change of one table can affect, and the use of the limits. A tenant can use a share of each
+/// limit.
 #[derive(Debug)]
 pub(crate) struct TableRoutes {
+    /// The bindings that compare columns of the table with values.
     pub(crate) sets: Vec<KeySet>,
+    /// The use of the limit of key sets.
     pub(crate) sets_used: Shares,
+    /// The bindings that restrict a column of the table to a range.
     pub(crate) ranges: BTreeMap<KeyColumn, Intervals>,
     /// By template and source: the bindings whose parameter restricts another table.
     pub(crate) lookups: BTreeMap<(Arc<str>, usize), LookupRoutes>,
+    /// The use of the limit of lookups.
     pub(crate) lookups_used: Shares,
+    /// The bindings that every change of the table can affect.
     pub(crate) residual: BTreeSet<BindingId>,
+    /// The use of the limit of residual bindings.
     pub(crate) residual_used: Shares,
-    /// By queries that every change of a view affects. They are checked at changes that their own
-    /// caller sees, so each tenant has a limit, and all together have none.
+    /// The number of bindings with [`RouteEntry::View`]. They are checked only at changes that their own caller sees,
+    /// so they cost the other tenants nothing: a tenant may have as many as its share of the residual bindings, and the
+    /// sum over all tenants is not limited.
     pub(crate) views_used: Shares,
 }
 
@@ -96,6 +106,7 @@ impl Default for TableRoutes {
             lookups_used: Shares::new(LOOKUPS),
             residual: BTreeSet::new(),
             residual_used: Shares::new(RESIDUAL_BINDINGS_PER_TABLE),
+            // It only counts: `places_by_view` checks the count of each tenant.
             views_used: Shares::new(usize::MAX),
         }
     }

@@ -1,10 +1,11 @@
 //! Sends the events of tasks to webhooks, as push notifications.
 //!
-//! The events of a run are the outbox, and a webhook has the number of the last event that was delivered. So a notification is
-//! sent at least once, in order, even by another process after a crash. A repeated one has the same id.
+//! The events of a run are the outbox, and the row of a webhook has the number of the last event that was delivered. So
+//! a notification is sent at least once, in order, even by another process after a crash. A repeated notification has
+//! the same id.
 //!
-//! A live query has the webhooks with events that are not delivered. Each is served by a task; a scope has a share of them, so
-//! that slow receivers of one tenant delay no other.
+//! A live query returns the webhooks with events that are not delivered. A task serves each of them. A scope has at
+//! most a share of the tasks, so slow receivers of one tenant do not delay the others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -254,9 +255,9 @@ struct Webhook {
 
 /// Why the events of a webhook are not delivered.
 enum Stop {
-    /// It is tried again.
+    /// The delivery is tried again after a pause.
     Later(String),
-    /// It is given up.
+    /// The webhook gets no more notifications.
     Failed(String),
 }
 
@@ -287,7 +288,8 @@ async fn deliver_webhook(
         let stop = send_notifications(app, sender, &mut webhook).await.err();
         let has_progress = webhook.delivered > before;
         let Some(stop) = stop else { return Ok(Some(events)) };
-        let attempts = if has_progress { 0 } else { webhook.attempts } + 1;
+        let failed_before = if has_progress { 0 } else { webhook.attempts };
+        let attempts = failed_before + 1;
         let (why, retry) = match stop {
             Stop::Later(why) if attempts < limits::WEBHOOK_ATTEMPTS => {
                 (why, Some(retry_pause(attempts)))
@@ -399,7 +401,11 @@ async fn check_identity(app: &ProtocolState, caller: &Caller) -> Result<(), Stop
     }
 }
 
-/// Sends one notification.
+/// Sends one notification: a POST with an event of the task as JSON. It succeeds if the receiver responds with 2xx.
+///
+/// # Errors
+/// [`Stop::Failed`] after HTTP 410, with which a receiver ends its subscription (Standard Webhooks); [`Stop::Later`]
+/// after any other failure.
 async fn send_notification(
     app: &ProtocolState,
     sender: &dyn WebhookSender,
@@ -407,7 +413,7 @@ async fn send_notification(
     id: String,
     body: &str,
 ) -> Result<(), Stop> {
-    let seconds = (app.engine.now().0 / 1_000_000).to_string();
+    let unix_seconds = (app.engine.now().0 / 1_000_000).to_string();
     let mut headers =
         vec![("content-type", "application/json".to_owned()), ("a2a-version", VERSION.to_owned())];
     if let (Some(scheme), Some(credentials)) = (&webhook.scheme, &webhook.credentials) {
@@ -416,13 +422,13 @@ async fn send_notification(
     if let Some(token) = &webhook.token {
         headers.push(("x-a2a-notification-token", token.clone()));
     }
-    let signed = format!("{id}.{seconds}.{body}");
-    let signatures = sign_notification(app, webhook.token.as_deref(), signed.as_bytes());
+    let signed_content = format!("{id}.{unix_seconds}.{body}");
+    let signatures = sign_notification(app, webhook.token.as_deref(), signed_content.as_bytes());
     if !signatures.is_empty() {
         headers.push(("webhook-signature", signatures.join(" ")));
     }
     headers.push(("webhook-id", id));
-    headers.push(("webhook-timestamp", seconds));
+    headers.push(("webhook-timestamp", unix_seconds));
     let request = WebhookRequest { url: webhook.url.clone(), headers, body: body.to_owned() };
     match sender.send(request).await {
         Ok(200..=299) => Ok(()),
@@ -434,19 +440,21 @@ async fn send_notification(
 
 /// Returns the signatures of a notification, as Standard Webhooks describes them: with the token of the receiver, and
 /// with the key of the server.
-fn sign_notification(app: &ProtocolState, token: Option<&str>, signed: &[u8]) -> Vec<String> {
-    let mut all = Vec::new();
+fn sign_notification(app: &ProtocolState, token: Option<&str>, content: &[u8]) -> Vec<String> {
+    let mut signatures = Vec::new();
     if let Some(token) = token {
         let key = EncodingKey::from_secret(token.as_bytes());
-        let mac = jsonwebtoken::crypto::sign(signed, &key, Algorithm::HS256);
-        let mac = mac.ok().and_then(|mac| BASE64_URL_SAFE_NO_PAD.decode(mac).ok());
-        all.extend(mac.map(|mac| format!("v1,{}", BASE64_STANDARD.encode(mac))));
+        // The library encodes as for a JWT (base64url without padding); Standard Webhooks requires base64.
+        let encoded = jsonwebtoken::crypto::sign(content, &key, Algorithm::HS256).ok();
+        let mac = encoded.and_then(|encoded| BASE64_URL_SAFE_NO_PAD.decode(encoded).ok());
+        signatures.extend(mac.map(|mac| format!("v1,{}", BASE64_STANDARD.encode(mac))));
     }
-    all.extend(app.signing_key.as_ref().map(|key| format!("v1a,{}", key.sign(signed))));
-    all
+    signatures.extend(app.signing_key.as_ref().map(|key| format!("v1a,{}", key.sign(content))));
+    signatures
 }
 
-/// Records what is delivered, and the failure after it: why, and the pause before the next attempt.
+/// Records what is delivered, and the failure that followed, if there is one: its reason, and the pause before the next
+/// attempt; no pause if the webhook is given up.
 async fn record_delivery(
     app: &ProtocolState,
     webhook: &Webhook,

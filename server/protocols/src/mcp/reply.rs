@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 
+use abide_engine::LastCommit;
 use abide_engine::buffers::{Account, Reservation};
 use abide_server::port::{ConnectionPermit, PING_INTERVAL, Port, unsent};
 use axum::body::Body;
@@ -194,7 +195,8 @@ impl Drop for HangUp {
 
 /// Work that learns that its client has left, and ends by itself: dropped work could not abort its run.
 fn cancel_on_drop(work: Work, hang_up: HangUp) -> Work {
-    let task = tokio::spawn(work);
+    let last_commit = LastCommit::current().unwrap_or_default();
+    let task = tokio::spawn(async move { last_commit.follow(work).await });
     Box::pin(async move {
         let _hang_up = hang_up;
         task.await.ok().flatten()
