@@ -120,7 +120,18 @@ pub(crate) fn is_index_full(error: &rusqlite::Error) -> bool {
 
 /// Whether SQLite found something in the file that it did not write there.
 fn is_damage(error: &rusqlite::Error) -> bool {
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+    use rusqlite::Error::{
+        FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error,
+    };
+    let is_of_other_type = matches!(
+        error,
+        FromSqlConversionFailure(..)
+            | IntegralValueOutOfRange(..)
+            | InvalidColumnType(..)
+            | Utf8Error(..)
+    );
+    let code = error.sqlite_error_code();
+    is_of_other_type || matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
 /// Adds SQLite's extended code to the message. Without it "disk I/O error" can mean about thirty
@@ -573,6 +584,14 @@ mod tests {
     fn failure(extended_code: i32) -> StoreError {
         let message = Some("disk I/O error".to_owned());
         rusqlite::Error::SqliteFailure(ffi::Error::new(extended_code), message).into()
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_damage_and_not_a_failure_of_the_storage() {
+        for error in [StoreError::from(CorruptCells), failure(ffi::SQLITE_CORRUPT_INDEX)] {
+            assert_eq!(error.to_string(), "the file is damaged");
+        }
+        assert_eq!(failure(ffi::SQLITE_IOERR_READ).to_string(), "the storage failed");
     }
 
     /// A soak that filled its disk ended in "disk I/O error", and the engine then accepted nothing
