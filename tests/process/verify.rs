@@ -306,6 +306,25 @@ fn verify_in_python(file: &Path) -> ExitedProcess {
     Process::spawn(Command::new("python3").arg(script).arg(file)).ended()
 }
 
+/// They passed without a word. A column `seq` of one was taken for the events that wrote its rows.
+#[test]
+fn what_no_module_declares_is_named() {
+    let made = DemoFile::new();
+    let file = Connection::open(made.db()).unwrap();
+    let tables = "CREATE TABLE notes (seq INTEGER); INSERT INTO notes VALUES (1000000);
+        CREATE INDEX notes_seq ON notes (seq); CREATE VIRTUAL TABLE words USING fts5(word)";
+    file.execute_batch(tables).unwrap();
+    drop(file);
+    let ended = verify(&made.db(), &[]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for object in ["table notes", "index notes_seq", "virtual table words"] {
+        let warning = format!("warning: no module of this program declares {object}: it is not");
+        assert!(ended.stderr.contains(&warning), "{object}: {ended:?}");
+    }
+    let undeclared = &verify(&made.db(), &["--json"]).json()["undeclared"];
+    assert_eq!(undeclared[0], "table notes");
+}
+
 #[test]
 fn a_verifier_in_python_agrees() {
     let made = DemoFile::new();

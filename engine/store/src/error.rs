@@ -288,12 +288,14 @@ pub enum OpenError {
         found: i64,
     },
     /// A table in the file differs from its declaration.
-    #[error("table {table} in {} differs from its declaration", path.display())]
+    #[error("table {table} in {} differs from its declaration{}", path.display(), after_colon(difference.as_deref()))]
     TableDiffers {
         /// The file.
         path: PathBuf,
         /// The table.
         table: String,
+        /// What differs, if it is an index or a trigger of the table.
+        difference: Option<String>,
     },
     /// The file has a trigger or a view that no module declares.
     #[error("{kind} {name} in {} is not declared by a module of this program", path.display())]
@@ -394,6 +396,11 @@ pub enum OpenError {
         #[source]
         why: StoreError,
     },
+}
+
+/// Returns the second half of a sentence, if there is one.
+fn after_colon(text: Option<&str>) -> String {
+    text.map(|text| format!(": {text}")).unwrap_or_default()
 }
 
 impl OpenError {
