@@ -220,6 +220,34 @@ fn a_damaged_file_is_called_damaged() {
     }
 }
 
+/// The hint was to start a server with it.
+#[test]
+fn what_an_interrupted_backup_has_left_can_be_removed() {
+    let made = DemoFile::new();
+    let partial = made.folder.path().join("copy.db-partial-77");
+    let bytes = fs::read(made.db()).unwrap();
+    for content in [&bytes[..bytes.len() / 40], &[0; 4096], &[7; 100]] {
+        fs::write(&partial, content).unwrap();
+        for journal in [false, true] {
+            if journal {
+                fs::write(made.folder.path().join("copy.db-partial-77-journal"), "x").unwrap();
+            }
+            for args in
+                [&["verify", path(&partial)][..], &["sql", "SELECT 1", "--db", path(&partial)]]
+            {
+                let ended = run(args);
+                let hint = "remove it, and the files next to it";
+                assert!(
+                    ended.code == Some(1) && ended.stderr.contains(hint),
+                    "{args:?}: {ended:?}"
+                );
+            }
+        }
+        // SQLite may have removed it.
+        let _ = fs::remove_file(made.folder.path().join("copy.db-partial-77-journal"));
+    }
+}
+
 #[test]
 fn files_of_other_programs_are_not_verified() {
     let folder = tempfile::tempdir().unwrap();

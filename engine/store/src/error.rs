@@ -8,6 +8,7 @@ use rusqlite::{ErrorCode, ffi};
 
 use crate::cell_bytes::CorruptCells;
 use crate::holder::Holder;
+use crate::partial_file::is_partial;
 use crate::verify::VerifyError;
 
 /// Why a statement failed.
@@ -407,6 +408,27 @@ impl OpenError {
     /// The refusal for a user of the command line.
     #[must_use]
     pub fn to_refusal(&self) -> Refusal {
+        let refusal = self.to_refusal_of_any_file();
+        if self.is_of_partial_file() { refusal.hint(REMOVE_PARTIAL) } else { refusal }
+    }
+
+    /// `true` if the file cannot be used, and has the name of one that an interrupted command has left.
+    #[must_use]
+    pub fn is_of_partial_file(&self) -> bool {
+        match self {
+            OpenError::Incomplete(path)
+            | OpenError::Interrupted(path)
+            | OpenError::Lost(path)
+            | OpenError::NotADatabase(path)
+            | OpenError::NotAFile { path, .. }
+            | OpenError::NotOurs(path)
+            | OpenError::RollbackJournal(path)
+            | OpenError::Store { path, why: StoreError::Broken(_) } => is_partial(path),
+            _ => false,
+        }
+    }
+
+    fn to_refusal_of_any_file(&self) -> Refusal {
         let source = std::error::Error::source(self);
         let detail = match source {
             Some(why) => format!("{self}: {why}"),
@@ -534,6 +556,9 @@ fn backup_refusal(path: &Path, backup: &Path, why: &VerifyError) -> Refusal {
 /// What to do about a damaged file.
 const FIND_DAMAGE: &str =
     "restore a backup that verifies; `abide verify` says what it finds in the file";
+
+/// What to do about a file that an interrupted command has left.
+const REMOVE_PARTIAL: &str = "a backup, a replay or a migration that was interrupted leaves such a file: remove it, and the files next to it";
 
 /// The hint about a file next to a database that is not used.
 const LOOK_BESIDE: &str =
