@@ -35,6 +35,7 @@ use crate::error::{OpenError, StoreError};
 use crate::layout::Layout;
 use crate::migrate;
 use crate::private;
+use crate::timelines;
 
 /// The segments next to a database, with their content.
 #[derive(Debug)]
@@ -293,7 +294,11 @@ impl Recovery<'_> {
 
     /// Notes the layout of the following records.
     fn read_opening(&mut self, opening: &Opening, from: Seq) -> Result<(), RecoveryError> {
-        let layout = &opening.layout;
+        let Opening { timeline, layout } = opening;
+        if !timelines::is_id(timeline) {
+            let why = "the name of its timeline is invalid".to_owned();
+            return Err(RecoveryError::Record { from, why });
+        }
         let id = layout.id();
         if self.records.as_ref().is_some_and(|(known, _)| *known == id) {
             return Ok(());
@@ -670,6 +675,13 @@ mod tests {
         });
         let unknown = "the journal migrates module library from version 0 to 2 with steps that this program does not have";
         assert_eq!(apply(&migration.encode()[FRAME_HEADER..]), unknown);
+        let layout = RecordLayout::new(&Layout::default());
+        for name in ["", "a b", "a:b", "\u{1b}[2J", &"a".repeat(65)] {
+            let opening = Opening { timeline: name.to_owned(), layout: layout.clone() };
+            let opening = RecordContent::Opening(opening).encode();
+            let invalid = "the record of the journal after event 0 cannot be applied: the name of its timeline is invalid";
+            assert_eq!(apply(&opening[FRAME_HEADER..]), invalid, "{name}");
+        }
         let rows = RecordContent::Rows { layout: [0; 8], operations: &[] }.encode();
         let unreadable = "the record of the journal after event 0 cannot be applied";
         assert_eq!(apply(&rows[FRAME_HEADER..]), unreadable, "of a layout that no opening has");
