@@ -59,7 +59,7 @@ impl FoundJournal {
         let mut segments = Vec::new();
         for path in segments_of(database)? {
             let checked = private::check_segment(database, &path);
-            let content = match checked.and_then(|()| disk.open(&path)?.read()) {
+            let content = match checked.and_then(|()| read_segment(&path, disk)) {
                 Ok(content) => content,
                 // Another process has just removed it, so the database has everything that it held.
                 Err(why) if why.kind() == std::io::ErrorKind::NotFound => continue,
@@ -217,6 +217,15 @@ impl FoundJournal {
             std::iter::from_fn(move || take_record(header.round, &mut frames))
         })
     }
+}
+
+/// Reads a segment. A process that starts its use meanwhile writes the header and then the records, so a read can have the
+/// former header, or zeros, before the new records. The next read then has the new header.
+fn read_segment(path: &Path, disk: &dyn Disk) -> std::io::Result<Vec<u8>> {
+    let file = disk.open(path)?;
+    let content = file.read()?;
+    let is_unused = SegmentHeader::decode(&content) == Err(NoHeader::Unused);
+    if is_unused && content.iter().any(|byte| *byte != 0) { file.read() } else { Ok(content) }
 }
 
 fn unknown_version(segment: &Path, found: u32) -> std::io::Error {
@@ -584,14 +593,16 @@ fn read_end_of_log(connection: &Connection) -> rusqlite::Result<LogEnd> {
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
+    use std::io;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::sync::Mutex;
 
     use abide_schema::{Table as _, Value};
 
     use super::super::frame::{FRAME_HEADER, complete};
     use super::super::row_operations::RowOperations;
     use super::*;
-    use crate::disk::SystemDisk;
+    use crate::disk::{DiskFile, SystemDisk};
     use crate::open::{Store, Tuning};
     use crate::system::MetaRow;
 
@@ -617,6 +628,78 @@ mod tests {
         fs::remove_file(&segment).expect("it is there");
         symlink(&path, &segment).expect("it is linked");
         assert_eq!(read().expect_err("a symlink").kind(), std::io::ErrorKind::InvalidData);
+    }
+
+    /// A disk whose files return one content, and then another one.
+    #[derive(Debug)]
+    struct ChangingDisk([Vec<u8>; 2]);
+
+    #[derive(Debug)]
+    struct ChangingFile(Mutex<Vec<Vec<u8>>>);
+
+    impl Disk for ChangingDisk {
+        fn vfs(&self) -> Option<&str> {
+            None
+        }
+
+        fn open(&self, _path: &Path) -> io::Result<Box<dyn DiskFile>> {
+            let [first, second] = self.0.clone();
+            Ok(Box::new(ChangingFile(Mutex::new(vec![second, first]))))
+        }
+
+        fn create(&self, _path: &Path, _bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn remove(&self, _path: &Path) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn free_bytes(&self, _path: &Path) -> io::Result<u64> {
+            Ok(0)
+        }
+    }
+
+    impl DiskFile for ChangingFile {
+        fn read(&self) -> io::Result<Vec<u8>> {
+            self.0
+                .lock()
+                .expect("no thread panics")
+                .pop()
+                .ok_or(io::ErrorKind::UnexpectedEof.into())
+        }
+
+        fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn rewrite(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A command that read a file beside a server sometimes warned of `-redo-1`, whose use had just begun.
+    #[test]
+    fn a_segment_whose_use_begins_meanwhile_is_read_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        let path = folder.path().join("a.db");
+        fs::write(&path, "").expect("it is written");
+        fs::write(folder.path().join("a.db-redo-1"), "").expect("it is written");
+        let mut complete = SegmentHeader { round: 1, log: [3; 16], base: Seq::ZERO }.encode();
+        complete.resize(FRAMES_START, 0);
+        complete.extend_from_slice(b"a record");
+        let mut begun = complete.clone();
+        begun[..FRAMES_START].fill(0);
+        let segments = |contents| {
+            let found = FoundJournal::read(&path, &ChangingDisk(contents)).expect("it is read");
+            found.expect("there is a segment").segments.len()
+        };
+        assert_eq!(segments([begun.clone(), complete]), 1);
+        assert_eq!(segments([begun.clone(), begun]), 0, "it stays invalid");
     }
 
     /// Returns what applying a segment with one record without an event, after that of an opening, leads to.
