@@ -601,11 +601,17 @@ fn in_use_hint(path: &Path, holder: Option<&Holder>) -> String {
                 "process {pid} serves it: connect to {url} (for commands: --url instead of --db)"
             )
         }
-        _ => format!(
-            "wait until that command ends; to use the file with several programs, start \
-             `abide serve --db {}` and give the others --url in place of --db",
-            path.display()
-        ),
+        holder => {
+            let holder = match holder {
+                Some(Holder { pid, .. }) => format!("process {pid}"),
+                None => "that command".to_owned(),
+            };
+            format!(
+                "wait until {holder} ends; to use the file with several programs, start \
+                 `abide serve --db {}` and give the others --url in place of --db",
+                path.display()
+            )
+        }
     }
 }
 
