@@ -798,10 +798,10 @@ mod tests {
         );
         for table in ["request_ids", "events", "change_log"] {
             let why = format!("it changes a row of {table}, to which calls only add rows");
-            check(&|group| group.delete(table, &[text.clone()]), &why);
+            check(&|group| group.delete(table, std::slice::from_ref(&text)), &why);
         }
         check(
-            &|group| group.insert("sqlite_sequence", &[text.clone()]),
+            &|group| group.insert("sqlite_sequence", std::slice::from_ref(&text)),
             "it has other columns of sqlite_sequence",
         );
         check(
