@@ -1,11 +1,12 @@
 //! Connects to a server by its address, or opens a file in this process.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, fs, io};
 
 use abide_client::{Abide, Config, Error};
-use abide_engine::{Holder, OpenError};
+use abide_engine::{Engine, Holder, OpenError};
+use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Listing, Refusal};
 
 use crate::agent::{FOLDER, quote};
@@ -15,6 +16,9 @@ use crate::lock_holder::{find_holder, is_server};
 
 /// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long a command waits for others that have its file open. Each takes a fraction of a second.
+const PATIENCE_COMMAND: Duration = Duration::from_secs(5);
 
 /// How a command uses the file that `--db` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +41,7 @@ pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, 
             // Access to the file is access to everything in it.
             return connect_to_shared_engine(file, &holder, None).await;
         }
-        return open_file(options, file, access);
+        return open_file(options, file, access).await;
     }
     if let Some(server) = &options.local_server {
         let token = options.token.as_deref();
@@ -88,16 +92,49 @@ async fn connect_to_shared_engine(
     Ok(shared.await?)
 }
 
-fn open_file(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure> {
+/// Opens a file in this process. Waits for another command that has it open, and joins an engine that other processes share.
+async fn open_file(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure> {
     if access != Access::Create {
         check_file(file, access)?;
     }
     check_folder(file)?;
+    let begun = Instant::now();
+    loop {
+        // It waits a quarter of a second for a process that has the file.
+        let why = match Engine::open(file, engine_config(options, access)) {
+            Ok(engine) => return Ok(Abide::embed(engine)),
+            Err(why) => why,
+        };
+        match &why {
+            OpenError::InUse { holder: Some(holder), .. } if holder.is_shared() => {
+                return connect_to_shared_engine(file, holder, None).await;
+            }
+            OpenError::InUse { holder: Some(holder), .. }
+                if holder.is_brief && begun.elapsed() < PATIENCE_COMMAND => {}
+            _ => {
+                let failure = Failure::from(Error::Refused(why.to_refusal()));
+                return Err(add_agents_to_hint(file, failure));
+            }
+        }
+    }
+}
+
+/// The configuration of an engine in the process of a command, whose lock file names the process.
+fn engine_config(options: &Options, access: Access) -> abide_engine::Config {
     let config = match access {
         Access::Read => Config { timers: false, ..options.config() },
         Access::Create | Access::Write => options.config(),
     };
-    Abide::open_with(file, config).map_err(|error| add_agents_to_hint(file, error.into()))
+    let mut config = abide_engine::Config::from(config);
+    config.tuning.holder = Some(Holder {
+        protocol: SUBPROTOCOL.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        // Runs and conversations create their file, and last as long as a person wants.
+        is_brief: access != Access::Create,
+        ..Holder::default()
+    });
+    config
 }
 
 /// The hint that starts a server for a file that another command has open has the agents of the file: without them the

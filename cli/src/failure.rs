@@ -263,6 +263,7 @@ impl From<VerifyError> for Failure {
             VerifyError::Open(OpenError::Store { why, .. }) if !is_of_content(&why) => {
                 Failure::Refused(refusal)
             }
+            VerifyError::Open(why) if why.is_of_partial_file() => Failure::Refused(refusal),
             // SQLite cannot read the content, or the disk fails. The hint of other commands is to verify the file.
             VerifyError::Open(OpenError::Store { .. }) => {
                 let hint = "the file is damaged; restore a backup that verifies";

@@ -114,7 +114,7 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
         // Without permission to read the lock, the error of opening the file is the better one.
         let state = LockState::read(&args.file).unwrap_or(LockState::Free(None));
         if let LockState::Held(Some(holder)) = &state {
-            if holder.is_foreign {
+            if holder.is_foreign && !holder.is_brief {
                 return Err(foreign_engine_refusal(args, holder));
             }
             match holder::ask(holder, begun + PATIENCE).await {
@@ -157,8 +157,8 @@ fn may_wait(holder: Option<&Holder>, begun: Instant) -> bool {
     let patience = match holder {
         Some(holder) if holder.is_shared() => PATIENCE,
         // A server runs until it is stopped.
-        Some(_) => Duration::ZERO,
-        None => PATIENCE_UNSHARED,
+        Some(holder) if holder.is_reachable() => Duration::ZERO,
+        Some(_) | None => PATIENCE_UNSHARED,
     };
     begun.elapsed() < patience
 }

@@ -11,7 +11,8 @@ use crate::cells;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::log_progress::{draw_progress, start_spinner};
-use crate::output::{print_json, print_line};
+use crate::output::{note, print_json, print_line};
+use crate::printable::shorten;
 use crate::replay;
 
 /// Arguments of `abide verify`.
@@ -66,6 +67,7 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
         })?;
         replay::replay(options, &args.file, &folder.path().join("replay.db"), None)?;
     }
+    warn_of_undeclared(&verified.undeclared);
     let events = verified.events.0.unsigned_abs();
     let head = hex::encode(verified.hash);
     if options.json {
@@ -78,6 +80,7 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
             "verified": true,
             "replayed": is_replayed,
             "tables": tables,
+            "undeclared": verified.undeclared,
             "file": args.file.display().to_string(),
             "events": events,
             "head": head,
@@ -94,5 +97,20 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
             "{}  ·  chain ok{replayed}  ·  head {head}",
             cells::pluralize(events, "event")
         ))
+    }
+}
+
+/// Maximum number of undeclared tables and indexes that are named, and bytes of each name.
+const NAMED: usize = 20;
+const NAME_BYTES: usize = 200;
+
+/// Names what was not verified, because no module of this program declares it.
+fn warn_of_undeclared(undeclared: &[String]) {
+    for object in undeclared.iter().take(NAMED) {
+        let object = shorten(object, NAME_BYTES);
+        note(format!("warning: no module of this program declares {object}: it is not verified"));
+    }
+    if let Some(more) = undeclared.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        note(format!("warning: {more} more tables and indexes are not declared"));
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use abide_engine::{Engine, VerifiedTable, verify_file};
 use abide_schema::Seq;
 use abide_schema::reducer::Caller;
+use abide_schema::wire::BatchCall;
 use abide_tests::world::{World, run};
 use expect_test::{Expect, expect};
 use rusqlite::Connection;
@@ -64,6 +65,77 @@ fn a_reader_refuses_the_journal_of_another_database() {
     let detail = refused.to_refusal().detail;
     assert!(detail.ends_with("belongs to another database"), "{detail}");
     assert!(!companion(&database, "-wal").exists(), "a WAL was left");
+}
+
+/// Continues a copy of the file of a world with these messages, and closes it.
+fn continue_copy(database: &Path, world: &World, contents: &[&str]) {
+    let engine = Engine::open(database, world.config(abide_reducers::modules())).unwrap();
+    run(async {
+        for content in contents {
+            let args = json!({"session_id": "s1", "role": "user", "content": content});
+            engine.call(&Caller::new("local"), "append_message", &args, None).await.unwrap();
+        }
+    });
+    engine.close();
+}
+
+/// A reader and a server refuse a file with the same words. Neither may change it.
+fn check_refused(database: &Path, world: &World, end_of_detail: &str) {
+    let state = || ["", "-wal"].map(|suffix| fs::read(companion(database, suffix)).ok());
+    let before = state();
+    let verified = verify_file(database, abide_reducers::modules(), &mut |_| {})
+        .expect_err("it was verified")
+        .to_refusal();
+    let opened = Engine::open(database, world.config(abide_reducers::modules()))
+        .expect_err("it was opened")
+        .to_refusal();
+    assert_eq!(verified, opened);
+    assert!(verified.detail.ends_with(end_of_detail), "{verified:?}");
+    assert!(state() == before, "the file was changed");
+}
+
+/// Readers compared only the ends: a file that was ahead of the journal of another copy was verified.
+#[test]
+fn a_reader_refuses_the_journal_of_another_history_that_the_file_has_passed() {
+    let world = world_with(3);
+    let database = copied(&world, "other.db");
+    append_message(&world, "one history");
+    continue_copy(&database, &world, &["another history", "after it"]);
+    fs::copy(companion(&world.path(), "-redo-1"), companion(&database, "-redo-1")).unwrap();
+    check_refused(&database, &world, "does not continue event 7");
+}
+
+/// The records of another history that ended after the file, and began before its end, were taken for a torn end.
+#[test]
+fn a_record_that_begins_before_the_end_of_the_file_is_of_another_history() {
+    let world = world_with(3);
+    let database = copied(&world, "other.db");
+    let call = |content: &str| BatchCall {
+        reducer: "append_message".to_owned(),
+        args: json!({"session_id": "s1", "role": "user", "content": content}),
+    };
+    let calls = ["one history", "of the same", "group"].map(call);
+    run(world.engine().batch(&Caller::new("local"), &calls, None)).unwrap();
+    continue_copy(&database, &world, &["another history"]);
+    fs::copy(companion(&world.path(), "-redo-1"), companion(&database, "-redo-1")).unwrap();
+    check_refused(&database, &world, "does not continue event 6");
+}
+
+/// Each event fills a page, so the WAL of the other copy has no event that the file has, too: SQLite put its pages over
+/// those of the file, and the log broke between the two.
+#[test]
+fn the_wal_of_another_copy_without_a_journal() {
+    let mut world = world_with(3);
+    let database = copied(&world, "other.db");
+    let fills_a_page = |letter: &str| letter.repeat(3_000);
+    append_message(&world, &fills_a_page("a"));
+    world.reopen();
+    append_message(&world, &fills_a_page("b"));
+    continue_copy(&database, &world, &[&fills_a_page("c")]);
+    // A reader waits for the commit of SQLite.
+    verify_file(&world.path(), abide_reducers::modules(), &mut |_| {}).unwrap();
+    fs::copy(companion(&world.path(), "-wal"), companion(&database, "-wal")).unwrap();
+    check_refused(&database, &world, " of it");
 }
 
 /// One bit of an answered record was enough to lose it, and those after it, without a word.

@@ -226,12 +226,24 @@ fn two_engines_do_not_share_a_file() {
 
 #[test]
 fn tables_changed_by_hand() {
-    for sql in [
-        "ALTER TABLE tools ADD COLUMN color TEXT",
-        "DROP TRIGGER events_no_delete",
-        "DROP INDEX tool_calls_tool_name_session_id",
-        "CREATE TRIGGER mine AFTER INSERT ON agent_state BEGIN DELETE FROM tools; END",
-        "DROP TABLE approvals",
+    for (sql, difference) in [
+        ("ALTER TABLE tools ADD COLUMN color TEXT", ""),
+        ("DROP TRIGGER events_no_delete", ": trigger events_no_delete is missing"),
+        (
+            "DROP TRIGGER events_no_delete;
+             CREATE TRIGGER events_no_delete BEFORE DELETE ON events BEGIN SELECT 1; END",
+            ": trigger events_no_delete is another one",
+        ),
+        (
+            "DROP INDEX tool_calls_tool_name_session_id",
+            ": index tool_calls_tool_name_session_id is missing",
+        ),
+        ("CREATE INDEX mine ON tools (name, version)", ": index mine was added"),
+        (
+            "CREATE TRIGGER mine AFTER INSERT ON agent_state BEGIN DELETE FROM tools; END",
+            ": trigger mine was added",
+        ),
+        ("DROP TABLE approvals", ""),
     ] {
         let mut world = World::new(abide_reducers::modules);
         run(world.session("s1"));
@@ -239,7 +251,8 @@ fn tables_changed_by_hand() {
         world.raw().execute_batch(sql).unwrap();
         let error = open(&world, &world.path()).expect_err(sql);
         assert!(error.starts_with("conflict: table "), "{sql}: {error}");
-        assert!(error.contains("differs from its declaration"), "{sql}: {error}");
+        let expected = format!(" differs from its declaration{difference}\n");
+        assert!(error.contains(&expected), "{sql}: {error}");
     }
 }
 

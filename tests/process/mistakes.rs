@@ -916,7 +916,7 @@ fn a_file_whose_tables_were_changed_from_outside_fails_verification() {
         &["sql x --db a.db"],
         expect![[r#"
         $ abide sql x --db a.db
-        error: table events in a.db differs from its declaration   [conflict]
+        error: table events in a.db differs from its declaration: trigger events_no_delete is missing   [conflict]
           hint: the file was changed outside of Abide: restore a backup that verifies; a module whose tables have changed needs a new version and a migration step
     "#]],
     );

@@ -41,6 +41,40 @@ fn listing(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files
 }
 
+/// All but the first failed at once.
+#[test]
+fn commands_wait_for_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db").display().to_string();
+    run(["db", "create", &db]).good();
+    let start = |nth: usize| {
+        let mut process = abide();
+        process.args(["call", "create_session", "agent=a", &format!("id=s{nth}"), "--db", &db]);
+        Process::spawn(&mut process)
+    };
+    let running: Vec<Process> = (0..6).map(start).collect();
+    for process in running {
+        process.ended().good();
+    }
+    let count = run(["sql", "--json", "SELECT count(*) FROM sessions", "--db", &db]).json();
+    assert_eq!(count["rows"][0][0], 6);
+}
+
+/// A command does not wait for a process that does not end by itself, and names it.
+#[test]
+fn a_command_names_the_process_for_which_it_does_not_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db").display().to_string();
+    run(["db", "create", &db]).good();
+    let mut lock = fs::OpenOptions::new().write(true).open(format!("{db}-lock")).unwrap();
+    lock.lock().unwrap();
+    lock.write_all(br#"{"protocol":"","version":"","pid":4711}"#).unwrap();
+    let ended = run(["call", "create_session", "agent=a", "--db", &db]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let hint = "hint: wait until process 4711 ends; to use the file with several programs, start";
+    assert!(ended.stderr.contains(hint), "{ended:?}");
+}
+
 #[test]
 fn a_file_has_one_server_and_other_commands_are_referred_to_it() {
     let mut server = Server::start();

@@ -220,6 +220,34 @@ fn a_damaged_file_is_called_damaged() {
     }
 }
 
+/// The hint was to start a server with it.
+#[test]
+fn what_an_interrupted_backup_has_left_can_be_removed() {
+    let made = DemoFile::new();
+    let partial = made.folder.path().join("copy.db-partial-77");
+    let bytes = fs::read(made.db()).unwrap();
+    for content in [&bytes[..bytes.len() / 40], &[0; 4096], &[7; 100]] {
+        fs::write(&partial, content).unwrap();
+        for journal in [false, true] {
+            if journal {
+                fs::write(made.folder.path().join("copy.db-partial-77-journal"), "x").unwrap();
+            }
+            for args in
+                [&["verify", path(&partial)][..], &["sql", "SELECT 1", "--db", path(&partial)]]
+            {
+                let ended = run(args);
+                let hint = "remove it, and the files next to it";
+                assert!(
+                    ended.code == Some(1) && ended.stderr.contains(hint),
+                    "{args:?}: {ended:?}"
+                );
+            }
+        }
+        // SQLite may have removed it.
+        let _ = fs::remove_file(made.folder.path().join("copy.db-partial-77-journal"));
+    }
+}
+
 #[test]
 fn files_of_other_programs_are_not_verified() {
     let folder = tempfile::tempdir().unwrap();
@@ -304,6 +332,25 @@ fn path(path: &Path) -> &str {
 fn verify_in_python(file: &Path) -> ExitedProcess {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/verifier/verify_log.py");
     Process::spawn(Command::new("python3").arg(script).arg(file)).ended()
+}
+
+/// They passed without a word. A column `seq` of one was taken for the events that wrote its rows.
+#[test]
+fn what_no_module_declares_is_named() {
+    let made = DemoFile::new();
+    let file = Connection::open(made.db()).unwrap();
+    let tables = "CREATE TABLE notes (seq INTEGER); INSERT INTO notes VALUES (1000000);
+        CREATE INDEX notes_seq ON notes (seq); CREATE VIRTUAL TABLE words USING fts5(word)";
+    file.execute_batch(tables).unwrap();
+    drop(file);
+    let ended = verify(&made.db(), &[]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for object in ["table notes", "index notes_seq", "virtual table words"] {
+        let warning = format!("warning: no module of this program declares {object}: it is not");
+        assert!(ended.stderr.contains(&warning), "{object}: {ended:?}");
+    }
+    let undeclared = &verify(&made.db(), &["--json"]).json()["undeclared"];
+    assert_eq!(undeclared[0], "table notes");
 }
 
 #[test]

@@ -261,16 +261,18 @@ pub(super) fn add_serve_hint(
 ) -> Failure {
     match failure {
         Failure::Refused(refusal) if refusal.code == Code::FileLocked => {
-            if refusal.hint.as_ref().is_none_or(|hint| !hint.starts_with("wait until")) {
+            let first = refusal.hint.as_deref().and_then(|hint| hint.split_once(';'));
+            let Some((wait, _)) = first.filter(|(first, _)| first.starts_with("wait until")) else {
                 return Failure::Refused(refusal);
-            }
+            };
+            let wait = wait.to_owned();
             let db = match &options.db {
                 Some(db) if *db == folder.join(FILE) => String::new(),
                 _ => connection_option(options),
             };
             let agents = quote(&folder.display().to_string());
             Failure::Refused(refusal.hint(format!(
-                "wait until that command ends; to use the file with several programs:  \
+                "{wait}; to use the file with several programs:  \
                  abide serve{db} --agents {agents}  and  {command} --url {DEFAULT_URL}"
             )))
         }

@@ -30,8 +30,42 @@ pub fn backup(from: &Path, to: &Path, modules: Vec<Module>) -> Result<(), OpenEr
 
 /// Copies the pages of a database into a file that this process has just created.
 pub(crate) fn copy_into(source: &Connection, to: &Path) -> rusqlite::Result<()> {
+    let mut target = connect_to_target(to)?;
+    Backup::new(source, &mut target)?.run_to_completion(i32::MAX, Duration::ZERO, None)
+}
+
+/// Connects to an empty file that this process has created. A process that is killed leaves no rollback journal next to it:
+/// there is nothing to roll back to.
+fn connect_to_target(path: &Path) -> rusqlite::Result<Connection> {
     // A symlink in its place was put there afterwards.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    let mut target = Connection::open_with_flags(to, flags)?;
-    Backup::new(source, &mut target)?.run_to_completion(i32::MAX, Duration::ZERO, None)
+    let target = Connection::open_with_flags(path, flags)?;
+    target.pragma_update(None, "journal_mode", "MEMORY")?;
+    Ok(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::open::{Store, Tuning};
+
+    /// A backup that was killed left a rollback journal, which belonged to no file.
+    #[test]
+    fn an_incomplete_copy_has_no_file_next_to_it() {
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        let path = folder.path().join("a.db");
+        drop(Store::open(&path, Layout::default(), Tuning::default()).expect("it opens"));
+        let source = Connection::open(&path).expect("it opens");
+        let copy = folder.path().join("copy.db");
+        fs::write(&copy, "").expect("it is created");
+        let mut target = connect_to_target(&copy).expect("it connects");
+        let copying = Backup::new(&source, &mut target).expect("it begins");
+        copying.step(3).expect("it has more pages");
+        let names = fs::read_dir(folder.path()).expect("it is listed");
+        let names = names.map(|entry| entry.expect("it is listed").file_name());
+        let of_copy = names.filter(|name| name.to_string_lossy().starts_with("copy.db"));
+        assert_eq!(of_copy.collect::<Vec<_>>(), ["copy.db"]);
+    }
 }

@@ -92,6 +92,14 @@ pub(crate) fn take_cell(bytes: &mut &[u8]) -> Result<Value, CorruptCells> {
     })
 }
 
+/// Returns the length of the text or the blob that follows; 0 for another cell.
+pub(crate) fn content_bytes(cell: &[u8]) -> Result<usize, CorruptCells> {
+    match cell.split_first() {
+        Some((3 | 4, mut rest)) => take_count(&mut rest),
+        _ => Ok(0),
+    }
+}
+
 /// Takes a length and a text.
 pub(crate) fn take_text(bytes: &mut &[u8]) -> Result<String, CorruptCells> {
     String::from_utf8(take_bytes(bytes)?.to_owned()).map_err(|_| CorruptCells)

@@ -289,7 +289,9 @@ fn check_tables(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let found = connection.query_row(COMPUTED, [], |row| row.get(0)).optional();
     match found.map_err(|why| broken(path, why.into()))? {
         None => Ok(()),
-        Some(table) => Err(OpenError::TableDiffers { path: path.to_owned(), table }),
+        Some(table) => {
+            Err(OpenError::TableDiffers { path: path.to_owned(), table, difference: None })
+        }
     }
 }
 

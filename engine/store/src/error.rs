@@ -8,6 +8,7 @@ use rusqlite::{ErrorCode, ffi};
 
 use crate::cell_bytes::CorruptCells;
 use crate::holder::Holder;
+use crate::partial_file::is_partial;
 use crate::verify::VerifyError;
 
 /// Why a statement failed.
@@ -120,7 +121,18 @@ pub(crate) fn is_index_full(error: &rusqlite::Error) -> bool {
 
 /// Whether SQLite found something in the file that it did not write there.
 fn is_damage(error: &rusqlite::Error) -> bool {
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+    use rusqlite::Error::{
+        FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error,
+    };
+    let is_of_other_type = matches!(
+        error,
+        FromSqlConversionFailure(..)
+            | IntegralValueOutOfRange(..)
+            | InvalidColumnType(..)
+            | Utf8Error(..)
+    );
+    let code = error.sqlite_error_code();
+    is_of_other_type || matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
 /// Adds SQLite's extended code to the message. Without it "disk I/O error" can mean about thirty
@@ -277,12 +289,14 @@ pub enum OpenError {
         found: i64,
     },
     /// A table in the file differs from its declaration.
-    #[error("table {table} in {} differs from its declaration", path.display())]
+    #[error("table {table} in {} differs from its declaration{}", path.display(), after_colon(difference.as_deref()))]
     TableDiffers {
         /// The file.
         path: PathBuf,
         /// The table.
         table: String,
+        /// What differs, if it is an index or a trigger of the table.
+        difference: Option<String>,
     },
     /// The file has a trigger or a view that no module declares.
     #[error("{kind} {name} in {} is not declared by a module of this program", path.display())]
@@ -385,10 +399,36 @@ pub enum OpenError {
     },
 }
 
+/// Returns the second half of a sentence, if there is one.
+fn after_colon(text: Option<&str>) -> String {
+    text.map(|text| format!(": {text}")).unwrap_or_default()
+}
+
 impl OpenError {
     /// The refusal for a user of the command line.
     #[must_use]
     pub fn to_refusal(&self) -> Refusal {
+        let refusal = self.to_refusal_of_any_file();
+        if self.is_of_partial_file() { refusal.hint(REMOVE_PARTIAL) } else { refusal }
+    }
+
+    /// `true` if the file cannot be used, and has the name of one that an interrupted command has left.
+    #[must_use]
+    pub fn is_of_partial_file(&self) -> bool {
+        match self {
+            OpenError::Incomplete(path)
+            | OpenError::Interrupted(path)
+            | OpenError::Lost(path)
+            | OpenError::NotADatabase(path)
+            | OpenError::NotAFile { path, .. }
+            | OpenError::NotOurs(path)
+            | OpenError::RollbackJournal(path)
+            | OpenError::Store { path, why: StoreError::Broken(_) } => is_partial(path),
+            _ => false,
+        }
+    }
+
+    fn to_refusal_of_any_file(&self) -> Refusal {
         let source = std::error::Error::source(self);
         let detail = match source {
             Some(why) => format!("{self}: {why}"),
@@ -517,6 +557,9 @@ fn backup_refusal(path: &Path, backup: &Path, why: &VerifyError) -> Refusal {
 const FIND_DAMAGE: &str =
     "restore a backup that verifies; `abide verify` says what it finds in the file";
 
+/// What to do about a file that an interrupted command has left.
+const REMOVE_PARTIAL: &str = "a backup, a replay or a migration that was interrupted leaves such a file: remove it, and the files next to it";
+
 /// The hint about a file next to a database that is not used.
 const LOOK_BESIDE: &str =
     "look at the files next to the database: who owns them, and whether a process has them open";
@@ -563,11 +606,17 @@ fn in_use_hint(path: &Path, holder: Option<&Holder>) -> String {
                 "process {pid} serves it: connect to {url} (for commands: --url instead of --db)"
             )
         }
-        _ => format!(
-            "wait until that command ends; to use the file with several programs, start \
-             `abide serve --db {}` and give the others --url in place of --db",
-            path.display()
-        ),
+        holder => {
+            let holder = match holder {
+                Some(Holder { pid, .. }) => format!("process {pid}"),
+                None => "that command".to_owned(),
+            };
+            format!(
+                "wait until {holder} ends; to use the file with several programs, start \
+                 `abide serve --db {}` and give the others --url in place of --db",
+                path.display()
+            )
+        }
     }
 }
 
@@ -588,6 +637,14 @@ mod tests {
         assert!(hint.starts_with("process 7 of another user has it open"), "{hint}");
         let own = in_use_hint(Path::new("a.db"), None);
         assert!(own.starts_with("wait until that command ends"), "{own}");
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_damage_and_not_a_failure_of_the_storage() {
+        for error in [StoreError::from(CorruptCells), failure(ffi::SQLITE_CORRUPT_INDEX)] {
+            assert_eq!(error.to_string(), "the file is damaged");
+        }
+        assert_eq!(failure(ffi::SQLITE_IOERR_READ).to_string(), "the storage failed");
     }
 
     /// A soak that filled its disk ended in "disk I/O error", and the engine then accepted nothing

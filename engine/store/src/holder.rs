@@ -29,6 +29,9 @@ pub struct Holder {
     /// The address on which it serves HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+    /// Whether it is a command that ends by itself within seconds, so that others can wait for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_brief: bool,
     /// Whether the lock file is of another user. What it says is then not believed, except for display.
     #[serde(skip)]
     pub is_foreign: bool,
@@ -43,15 +46,22 @@ impl Holder {
     pub fn is_shared(&self) -> bool {
         self.socket.is_some() || self.token.is_some()
     }
+
+    /// Whether it says how to reach the process, and not only which one it is.
+    #[must_use]
+    pub fn is_reachable(&self) -> bool {
+        self.is_shared() || self.url.is_some()
+    }
 }
 
 impl fmt::Debug for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The token is a secret.
-        let Holder { protocol, version, pid, socket, url, is_foreign, token: _ } = self;
+        let Holder { protocol, version, pid, socket, url, is_brief, is_foreign, token: _ } = self;
         let mut shown = f.debug_struct("Holder");
         shown.field("protocol", protocol).field("version", version).field("pid", pid);
-        shown.field("socket", socket).field("url", url).field("is_foreign", is_foreign);
+        shown.field("socket", socket).field("url", url);
+        shown.field("is_brief", is_brief).field("is_foreign", is_foreign);
         shown.finish_non_exhaustive()
     }
 }

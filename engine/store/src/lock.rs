@@ -113,7 +113,10 @@ fn announce(file: &mut File, holder: Option<&Holder>) -> io::Result<()> {
         let why = "other users could read it: remove it while no process has the file open";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
-    private::restrict(file)?;
+    // A command of a user who does not own the lock file names only itself.
+    if holder.is_reachable() {
+        private::restrict(file)?;
+    }
     file.write_all(serde_json::to_string(holder)?.as_bytes())
 }
 

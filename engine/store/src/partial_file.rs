@@ -23,6 +23,13 @@ pub(crate) fn remove_left_behind(target: &Path) {
     }
 }
 
+/// Whether a file has the name of one that is incomplete.
+pub(crate) fn is_partial(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let process = name.rsplit_once(PARTIAL).map_or("", |(_, process)| process);
+    !process.is_empty() && process.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// An incomplete file next to its final name. It is removed when it is dropped.
 #[derive(Debug)]
 pub struct PartialFile {

@@ -132,24 +132,12 @@ fn check_journal(path: &Path) -> Result<Option<FoundEnd>, OpenError> {
         check_wal(path, journal.as_ref(), &SystemDisk)?;
     }
     let Some(journal) = journal else { return Ok(None) };
-    let (log_id, head) = end_of_log(path)?;
-    if !matches!(LockState::read(path), Ok(LockState::Held(_))) {
-        let base = journal.base();
-        let why = if !journal.is_of(&log_id) {
-            Some(RecoveryError::OtherFile)
-        } else if base > head {
-            Some(RecoveryError::Older { head, base })
-        } else {
-            None
-        };
-        if let Some(why) = why {
-            return Err(OpenError::Journal { path: path.to_owned(), why: why.to_string() });
-        }
-    }
+    let log = connect_to_log(path)?;
+    let head = head_of(&log, path)?;
     let end = journal.end_after(head);
-    let is_held = matches!(LockState::read(path), Ok(LockState::Held(_)));
-    if !is_held && let Err(why) = journal.check_complete(end) {
-        return Err(OpenError::Journal { path: path.to_owned(), why: why.to_string() });
+    if !matches!(LockState::read(path), Ok(LockState::Held(_))) {
+        let checked = journal.check_belongs(&log).and_then(|()| journal.check_complete(end));
+        checked.map_err(|why| why.into_open_error(path))?;
     }
     Ok(Some(FoundEnd { head, end }))
 }
@@ -160,7 +148,7 @@ fn await_journal(path: &Path, layout: &Layout) -> Result<(), OpenError> {
     let Some(FoundEnd { end, .. }) = check_journal(path)? else { return Ok(()) };
     let deadline = Instant::now() + COMMIT_WAIT;
     loop {
-        if end_of_log(path)?.1 >= end {
+        if head_of(&connect_to_log(path)?, path)? >= end {
             return Ok(());
         }
         match lock_once(path, None) {
@@ -179,20 +167,22 @@ fn read_journal(path: &Path) -> Result<Option<FoundJournal>, OpenError> {
         .map_err(|why| OpenError::Io { path: path.to_owned(), why })
 }
 
-/// Returns the id of the log of a file, and its last event.
-fn end_of_log(path: &Path) -> Result<(String, Seq), OpenError> {
+/// Connects to a file to read its log.
+fn connect_to_log(path: &Path) -> Result<Connection, OpenError> {
     let connection = if is_read_alone(path) {
         connect_alone(path, &SystemDisk)?
     } else {
         connect_to_read(path, &SystemDisk)?
     };
     if !has_log(&connection, path)? {
-        let why = RecoveryError::NewFile.to_string();
-        return Err(OpenError::Journal { path: path.to_owned(), why });
+        return Err(RecoveryError::NewFile.into_open_error(path));
     }
-    let log_id = migrate::meta(&connection, "log_id").map_err(|why| broken(path, why.into()))?;
-    let head = migrate::head(&connection).map_err(|why| broken(path, why.into()))?;
-    Ok((log_id.unwrap_or_default(), head))
+    Ok(connection)
+}
+
+/// Returns the last event of a log.
+fn head_of(log: &Connection, path: &Path) -> Result<Seq, OpenError> {
+    migrate::head(log).map_err(|why| broken(path, why.into()))
 }
 
 /// Returns `true` if the file has the tables of the log; a new file, and a copy without its WAL, has none.

@@ -1,6 +1,7 @@
 //! The statements of a file's schema, and their comparison with the declared ones.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 
 use rusqlite::Connection;
@@ -28,6 +29,15 @@ struct StoredObject {
     sql: String,
 }
 
+impl fmt::Display for StoredObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StoredObject { kind, name, sql, .. } = self;
+        let mut words = sql.split_whitespace();
+        let is_virtual = words.nth(1).is_some_and(|word| word.eq_ignore_ascii_case("VIRTUAL"));
+        write!(f, "{}{kind} {name}", if is_virtual { "virtual " } else { "" })
+    }
+}
+
 impl StoredSchema {
     /// Reads the schema in an order in which its statements can run.
     pub(crate) fn read(connection: &Connection) -> rusqlite::Result<StoredSchema> {
@@ -50,8 +60,9 @@ impl StoredSchema {
 
     /// Refuses a declared statement that is missing, and any other statement that can be evaluated.
     pub(crate) fn check(&self, path: &Path, layout: &Layout) -> Result<(), OpenError> {
-        let differs = |table: &str| {
-            Err(OpenError::TableDiffers { path: path.to_owned(), table: table.to_owned() })
+        let differs = |table: &str, difference: Option<String>| {
+            let table = table.to_owned();
+            Err(OpenError::TableDiffers { path: path.to_owned(), table, difference })
         };
         let mut stored: BTreeSet<String> =
             self.0.iter().map(|object| without_layout(&object.sql)).collect();
@@ -60,14 +71,14 @@ impl StoredSchema {
             declared_names.insert(table.name);
             for statement in table.ddl() {
                 if !stored.remove(&without_layout(&statement)) {
-                    return differs(table.name);
+                    return differs(table.name, self.find_difference(&statement));
                 }
             }
         }
         for (name, select) in layout.views() {
             declared_names.insert(name);
             if !stored.remove(&without_layout(&create_view(name, select))) {
-                return differs(name);
+                return differs(name, None);
             }
         }
         for object in &self.0 {
@@ -75,7 +86,7 @@ impl StoredSchema {
                 continue;
             }
             if declared_names.contains(object.table.as_str()) {
-                return differs(&object.table);
+                return differs(&object.table, Some(format!("{object} was added")));
             }
             if object.kind == "trigger" || object.kind == "view" {
                 return Err(OpenError::Undeclared {
@@ -86,6 +97,26 @@ impl StoredSchema {
             }
         }
         Ok(())
+    }
+
+    /// Returns how the schema differs from a declared statement that it does not have; `None` for the statement of a table,
+    /// whose name is known.
+    fn find_difference(&self, declared: &str) -> Option<String> {
+        let mut words =
+            declared.split_whitespace().skip_while(|word| ["CREATE", "UNIQUE"].contains(word));
+        let kind = words.next().filter(|kind| ["INDEX", "TRIGGER"].contains(kind))?.to_lowercase();
+        let name = words.next()?;
+        let is_there = self.0.iter().any(|object| object.kind == kind && object.name == name);
+        Some(format!("{kind} {name} is {}", if is_there { "another one" } else { "missing" }))
+    }
+
+    /// Returns the objects that belong to no declared table and are no declared view: nothing of Abide reads them.
+    pub(crate) fn undeclared(&self, layout: &Layout) -> Vec<String> {
+        let tables = system::tables().into_iter().chain(layout.tables()).map(|table| table.name);
+        let views = layout.views().into_iter().map(|(name, _)| name);
+        let declared: BTreeSet<&str> = tables.chain(views).collect();
+        let others = self.0.iter().filter(|object| !declared.contains(object.table.as_str()));
+        others.map(StoredObject::to_string).collect()
     }
 
     /// The statements, in an order in which they can run.

@@ -11,6 +11,15 @@ use abide_schema::Seq;
 /// The number of timelines that a file keeps. A client of an older one fetches whole results again.
 const KEPT: usize = 256;
 
+/// Maximum bytes of an id. Those that Abide makes have 16.
+const ID_BYTES: usize = 64;
+
+/// Whether a text can be the id of a timeline: it is stored in a list, and sent to each client.
+pub(crate) fn is_id(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    (1..=ID_BYTES).contains(&text.len()) && text.bytes().all(is_allowed)
+}
+
 /// The timelines of a file, the current one last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timelines(Vec<Timeline>);
@@ -55,14 +64,14 @@ impl Timelines {
 
 impl Timeline {
     fn parse(text: &str) -> Option<Timeline> {
-        let (after, id) = text.split_once(':')?;
+        let (after, id) = text.split_once(':').filter(|(_, id)| is_id(id))?;
         Some(Timeline { after: Seq(after.parse().ok()?), id: id.to_owned() })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{KEPT, Timelines};
+    use super::{ID_BYTES, KEPT, Timelines};
     use abide_schema::Seq;
 
     /// Opens a file with this many events once more.
@@ -107,7 +116,9 @@ mod tests {
     fn their_number_is_bounded_and_damaged_ones_are_ignored() {
         let stored = (0..2 * KEPT).fold(String::new(), |stored, head| open(&stored, head as i64).0);
         assert_eq!(stored.split(' ').count(), KEPT);
-        let (stored, _) = open("x:y 5 :: 7:ab", 9);
-        assert_eq!(stored.split(' ').count(), 2);
+        let long = "a".repeat(ID_BYTES + 1);
+        let (stored, _) =
+            open(&format!("x:y 5 :: 7:ab 8: 8:a:b 8:{long} 8:\u{e9} 8:a\u{1b}[2J"), 9);
+        assert_eq!(stored.split(' ').count(), 2, "{stored}");
     }
 }

@@ -7,7 +7,6 @@ use std::path::Path;
 use abide_log::{Chain, ChainBreak, TableDigest};
 use abide_schema::event::{Event, Hash};
 use abide_schema::{Code, Module, Refusal, Seq, Table as _, TableSpec, Value, integers};
-use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::cell;
@@ -15,6 +14,7 @@ use crate::error::{OpenError, StoreError};
 use crate::layout::Layout;
 use crate::migrate::{self, VersionStart};
 use crate::read_only::{ReadOnlyFile, has_log, open_read_only};
+use crate::stored_schema::StoredSchema;
 use crate::system::{self, ChangeLogRow, EventRow, MetaRow, RequestIdRow, decode_event};
 use crate::writer;
 
@@ -28,6 +28,9 @@ pub struct Verified {
     /// The rows of each table of the modules, and of the request ids. Two copies of a file with the same last event have the
     /// same.
     pub tables: Vec<VerifiedTable>,
+    /// Tables that no module declares, and their indexes, such as `table notes`: nothing reads them, and they are not
+    /// verified.
+    pub undeclared: Vec<String>,
 }
 
 /// The rows of a table in a verified file.
@@ -108,7 +111,7 @@ fn verify_log(log: &LogFile, progress: &mut dyn FnMut(Seq)) -> Result<Verified, 
         progress(event.seq);
         Ok(())
     })?;
-    check_tail(&log.connection, &chain)?;
+    check_tail(log, &chain)?;
     check_soundness(log)?;
     for table in log.declared.values() {
         check_indexes(log, table)?;
@@ -116,7 +119,8 @@ fn verify_log(log: &LogFile, progress: &mut dyn FnMut(Seq)) -> Result<Verified, 
     }
     let tables = log.declared.values().filter(|table| has_same_rows_everywhere(table));
     let tables = tables.map(|table| digest_table(log, table)).collect::<Result<_, _>>()?;
-    Ok(Verified { events: chain.seq, hash: chain.hash, tables })
+    let undeclared = log.undeclared.clone();
+    Ok(Verified { events: chain.seq, hash: chain.hash, tables, undeclared })
 }
 
 /// Verifies the log of a copy and SQLite's structures. The rows of the modules are not read: their tables can be of older
@@ -124,7 +128,7 @@ fn verify_log(log: &LogFile, progress: &mut dyn FnMut(Seq)) -> Result<Verified, 
 pub(crate) fn verify_copy(path: &Path, layout: &Layout) -> Result<(String, Seq), VerifyError> {
     let log = LogFile::open(path, layout)?;
     let chain = log.walk::<VerifyError>(&mut |_| Ok(()))?;
-    check_tail(&log.connection, &chain)?;
+    check_tail(&log, &chain)?;
     check_soundness(&log)?;
     Ok((log.log_id, chain.seq))
 }
@@ -149,6 +153,8 @@ pub struct LogFile {
     log_id: String,
     /// The declared tables by name.
     declared: BTreeMap<&'static str, &'static TableSpec>,
+    /// The objects of its schema that no module declares.
+    undeclared: Vec<String>,
 }
 
 impl LogFile {
@@ -164,9 +170,12 @@ impl LogFile {
         let log_id = migrate::meta(&connection, "log_id")
             .map_err(|why| OpenError::Store { path: path.to_owned(), why: why.into() })?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
+        let schema = StoredSchema::read(&connection)
+            .map_err(|why| OpenError::Store { path: path.to_owned(), why: why.into() })?;
+        let undeclared = schema.undeclared(layout);
         let declared = system::tables().into_iter().chain(layout.tables());
         let declared = declared.map(|table| (table.name, table)).collect();
-        Ok(LogFile { connection, log_id, declared })
+        Ok(LogFile { connection, log_id, declared, undeclared })
     }
 
     /// Returns an error if the file was read without locks, because it or its folder is read-only, and another process
@@ -277,18 +286,23 @@ impl LogFile {
     }
 }
 
-/// The chain does not show that its end was cut off, but the rows do.
-fn check_tail(connection: &Connection, chain: &Chain) -> Result<(), VerifyError> {
-    let tables = "SELECT m.name FROM sqlite_schema m, pragma_table_info(m.name) c
-        WHERE m.type = 'table' AND c.name = 'seq' AND m.name <> 'events'";
-    let mut statement = connection.prepare(tables).map_err(damaged)?;
-    let names = statement.query_map([], |row| row.get::<_, String>(0)).map_err(damaged)?;
-    for table in names.collect::<rusqlite::Result<Vec<_>>>().map_err(damaged)? {
-        let sql = format!("SELECT max(seq) FROM \"{}\"", table.replace('"', "\"\""));
+/// The chain does not show that its end was cut off, but the rows do. A column `seq` of a table that no module declares can
+/// be anything.
+fn check_tail(log: &LogFile, chain: &Chain) -> Result<(), VerifyError> {
+    let connection = &log.connection;
+    for table in log.declared.keys().filter(|name| **name != EventRow::SPEC.name) {
+        // A file of older modules lacks tables and columns.
+        let sql = "SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1, 'main') WHERE name = 'seq')";
+        let has_seq: bool =
+            connection.query_row(sql, [table], |row| row.get(0)).map_err(damaged)?;
+        if !has_seq {
+            continue;
+        }
+        let sql = format!("SELECT max(seq) FROM \"{table}\"");
         let last: Option<i64> =
             connection.query_row(&sql, [], |row| row.get(0)).map_err(damaged)?;
         if let Some(last) = last.filter(|last| *last > chain.seq.0) {
-            return Err(VerifyError::LostTail { seq: Seq(last), table });
+            return Err(VerifyError::LostTail { seq: Seq(last), table: (*table).to_owned() });
         }
     }
     Ok(())

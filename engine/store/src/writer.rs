@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use abide_schema::event::{Event, Hash};
 use abide_schema::seeded::{SeededBug, makes};
-use abide_schema::{Micros, Module, Row, Seq, Table as _, TableSpec, Value};
+use abide_schema::{Code, Micros, Module, Row, Seq, Table as _, TableSpec, Value, limits};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, StatementStatus};
 
 use crate::cell;
@@ -280,11 +280,11 @@ impl Writer {
         records: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), StoreError> {
         self.begin()?;
-        let mut applier = Applier::new(&self.layout);
+        let mut applier = Applier::new(self.layout.clone());
         for record in records {
             if let Err(error) = applier.apply(&self.connection, &record[OPERATIONS_START..]) {
                 self.rollback()?;
-                return Err(error);
+                return Err(error.into());
             }
         }
         Ok(())
@@ -393,6 +393,7 @@ impl Writer {
     /// # Errors
     /// [`StoreError::Constraint`] and the other variants.
     pub fn insert(&self, table: &TableSpec, mut row: Vec<Value>) -> Result<Row, StoreError> {
+        row.iter().try_for_each(|cell| check_length(table.name, cell.size()))?;
         self.execute(&self.sql(table).insert, &row)?;
         if table.numbered() {
             row[table.key[0]] = Value::Integer(self.connection.last_insert_rowid());
@@ -416,6 +417,7 @@ impl Writer {
         if changed == 0 {
             return Ok(());
         }
+        new.iter().try_for_each(|cell| check_length(table.name, cell.size()))?;
         let mut updates = self.sql(table).updates.borrow_mut();
         let sql = updates.entry(changed).or_insert_with(|| update_sql(table, changed));
         let mut statement = self.connection.prepare_cached(sql)?;
@@ -450,6 +452,7 @@ impl Writer {
         arguments: &str,
         repeated: impl Iterator<Item = Range<usize>>,
     ) -> Result<(), StoreError> {
+        check_length("events", event.outcome.len())?;
         let mut statement = self.connection.prepare_cached(&self.tables["events"].insert)?;
         // Bound one by one: an event is the largest row of a call, and is not copied.
         statement.raw_bind_parameter(1, event.seq.0)?;
@@ -643,6 +646,17 @@ pub(crate) fn select_in_order(table: &TableSpec) -> String {
     format!("SELECT * FROM {} ORDER BY {}", table.name, keys.join(", "))
 }
 
+/// Refuses a value that is longer than a query reads.
+fn check_length(table: &str, bytes: usize) -> Result<(), StoreError> {
+    let max = limits::QUERY_VALUE_BYTES;
+    if bytes <= max {
+        return Ok(());
+    }
+    let code = Code::LimitExceeded.as_str();
+    let message = format!("{code}: a value of {table} has {bytes} bytes; the limit is {max}");
+    Err(StoreError::Constraint { message })
+}
+
 /// Runs any statement on a connection and calls `each` with every row. Returns its steps.
 pub(crate) fn run(
     connection: &Connection,
@@ -682,6 +696,23 @@ mod tests {
     use super::*;
     use crate::layout::Layout;
     use crate::open::{Store, Tuning};
+
+    /// No query, no reader of the log and no recovery could read such a value.
+    #[test]
+    fn a_value_that_no_query_reads_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("abide.db");
+        let store = Store::open(&path, Layout::default(), Tuning::default()).expect("it opens");
+        let writer = store.writer().expect("it connects");
+        let row = |bytes: usize| {
+            let fingerprint = Value::Blob(vec![7; bytes]);
+            vec![Value::from("local"), Value::from(bytes.to_string()), fingerprint, "[]".into()]
+        };
+        let table = RequestIdRow::SPEC;
+        writer.insert(table, row(limits::QUERY_VALUE_BYTES)).expect("it is read");
+        let refused = writer.insert(table, row(limits::QUERY_VALUE_BYTES + 1)).expect_err("long");
+        assert_eq!(refused.to_refusal().code, Code::LimitExceeded);
+    }
 
     #[test]
     fn a_statement_is_prepared_once_whatever_values_it_has() {

@@ -198,6 +198,20 @@ impl RecordLayout {
         *Sha256::digest(&bytes).first_chunk().expect("a digest has 32 bytes")
     }
 
+    /// Returns a table that the record of this layout has and its module does not declare. A module that this program does
+    /// not have, or has in another version, can have any table.
+    pub(crate) fn undeclared_table(&self, layout: &Layout) -> Option<&str> {
+        let declared = RecordLayout::new(layout);
+        self.modules.iter().find_map(|module| {
+            let mut known = declared.modules.iter();
+            let known = known.find(|it| it.name == module.name && it.version == module.version)?;
+            let mut tables = module.tables.iter();
+            let undeclared =
+                tables.find(|table| known.tables.iter().all(|it| it.name != table.name));
+            undeclared.map(|table| table.name.as_str())
+        })
+    }
+
     /// Returns the columns of a table, if it has the table.
     pub(crate) fn columns(&self, table: &str) -> Option<&[String]> {
         let mut tables = self.modules.iter().flat_map(|module| &module.tables);

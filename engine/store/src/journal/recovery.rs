@@ -27,13 +27,15 @@ use super::log_digest;
 use super::record::{
     LayoutId, Migration, Opening, RecordContent, RecordLayout, RecordModule, UnreadableRecord,
 };
-use super::row_operations::Applier;
+use super::row_operations::{Applier, ApplyError};
 use crate::companions::segments_of;
+use crate::connect::broken;
 use crate::disk::Disk;
 use crate::error::{OpenError, StoreError};
 use crate::layout::Layout;
 use crate::migrate;
 use crate::private;
+use crate::timelines;
 
 /// The segments next to a database, with their content.
 #[derive(Debug)]
@@ -57,7 +59,7 @@ impl FoundJournal {
         let mut segments = Vec::new();
         for path in segments_of(database)? {
             let checked = private::check_segment(database, &path);
-            let content = match checked.and_then(|()| disk.open(&path)?.read()) {
+            let content = match checked.and_then(|()| read_segment(&path, disk)) {
                 Ok(content) => content,
                 // Another process has just removed it, so the database has everything that it held.
                 Err(why) if why.kind() == std::io::ErrorKind::NotFound => continue,
@@ -135,16 +137,8 @@ impl FoundJournal {
         if format == 0 {
             return Err(RecoveryError::NewFile);
         }
-        let log_id = migrate::meta(&transaction, "log_id")?.ok_or(RecoveryError::OtherFile)?;
         let end = read_end_of_log(&transaction)?;
-        for UsedSegment { header, .. } in &self.segments {
-            if header.log != log_digest(&log_id) {
-                return Err(RecoveryError::OtherFile);
-            }
-            if header.base > end.seq {
-                return Err(RecoveryError::Older { head: end.seq, base: header.base });
-            }
-        }
+        self.check_headers(&transaction, &end)?;
         let mut recovery = Recovery { connection: &transaction, path, layout, end, records: None };
         for record in self.records() {
             if !recovery.apply(&record)? {
@@ -154,6 +148,36 @@ impl FoundJournal {
         let end = recovery.end.seq;
         self.check_complete(end)?;
         transaction.commit()?;
+        Ok(())
+    }
+
+    /// Refuses a journal of another database, or of another state or history of this one, also if the database has passed
+    /// its events. Records that the database does not have are checked when they are applied.
+    ///
+    /// # Errors
+    /// As [`FoundJournal::apply`].
+    pub(crate) fn check_belongs(&self, connection: &Connection) -> Result<(), RecoveryError> {
+        let end = read_end_of_log(connection)?;
+        self.check_headers(connection, &end)?;
+        for Record { position, .. } in self.records() {
+            let place = end.place_of(&position, connection)?;
+            if place == RecordPlace::AfterHole || position.to > end.seq {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses segments of another database, and of a later state of this one.
+    fn check_headers(&self, connection: &Connection, end: &LogEnd) -> Result<(), RecoveryError> {
+        let log_id = migrate::meta(connection, "log_id")?.ok_or(RecoveryError::OtherFile)?;
+        if !self.is_of(&log_id) {
+            return Err(RecoveryError::OtherFile);
+        }
+        let base = self.base();
+        if base > end.seq {
+            return Err(RecoveryError::Older { head: end.seq, base });
+        }
         Ok(())
     }
 
@@ -195,6 +219,15 @@ impl FoundJournal {
     }
 }
 
+/// Reads a segment. A process that starts its use meanwhile writes the header and then the records, so a read can have the
+/// former header, or zeros, before the new records. The next read then has the new header.
+fn read_segment(path: &Path, disk: &dyn Disk) -> std::io::Result<Vec<u8>> {
+    let file = disk.open(path)?;
+    let content = file.read()?;
+    let is_unused = SegmentHeader::decode(&content) == Err(NoHeader::Unused);
+    if is_unused && content.iter().any(|byte| *byte != 0) { file.read() } else { Ok(content) }
+}
+
 fn unknown_version(segment: &Path, found: u32) -> std::io::Error {
     let segment = segment.display();
     let text = format!(
@@ -216,8 +249,8 @@ struct Recovery<'a> {
     /// The tables that this program has.
     layout: &'a Layout,
     end: LogEnd,
-    /// The layout of the following records.
-    records: Option<(LayoutId, RecordLayout)>,
+    /// The layout of the following records, and what applies them.
+    records: Option<(LayoutId, Applier)>,
 }
 
 impl Recovery<'_> {
@@ -225,27 +258,14 @@ impl Recovery<'_> {
     fn apply(&mut self, record: &Record<'_>) -> Result<bool, RecoveryError> {
         let position = &record.position;
         let content = RecordContent::decode(record.content);
-        if let Ok(RecordContent::Opening(opening)) = &content {
-            self.records = Some((opening.layout.id(), opening.layout.clone()));
-        }
         let from = position.from;
-        if position.to < from {
-            return Err(RecoveryError::Unreadable { from });
+        if let Ok(RecordContent::Opening(opening)) = &content {
+            self.read_opening(opening, from)?;
         }
-        if position.to < self.end.seq || (from < position.to && position.to == self.end.seq) {
-            // The database has it, unless the record is of another history.
-            let RecordPosition { from, to, before, after } = *position;
-            return if self.has_event(from, before)? && self.has_event(to, after)? {
-                Ok(true)
-            } else {
-                Err(self.other_history())
-            };
-        }
-        if from != self.end.seq {
-            return Ok(false);
-        }
-        if position.before != self.end.hash.unwrap_or(position.before) {
-            return Err(self.other_history());
+        match self.end.place_of(position, self.connection)? {
+            RecordPlace::Known => return Ok(true),
+            RecordPlace::AfterHole => return Ok(false),
+            RecordPlace::Next => {}
         }
         match content {
             // Rows without an event are not of a call.
@@ -263,7 +283,11 @@ impl Recovery<'_> {
                     migrate::continue_on(self.connection, record.epoch, from, &timeline)?;
                 }
             }
-            Ok(RecordContent::Migration(migration)) => self.migrate(&migration)?,
+            Ok(RecordContent::Migration(migration)) => {
+                self.migrate(&migration)?;
+                // The columns can be others.
+                self.records = None;
+            }
             Ok(RecordContent::Pruning { floor }) => {
                 if floor > migrate::change_log_floor(self.connection)? {
                     migrate::prune_change_log(self.connection, floor)?;
@@ -277,19 +301,23 @@ impl Recovery<'_> {
         Ok(true)
     }
 
-    fn other_history(&self) -> RecoveryError {
-        RecoveryError::OtherHistory { head: self.end.seq }
-    }
-
-    /// Returns `true` if an event has the hash that a record names.
-    fn has_event(&self, seq: Seq, hash: Hash) -> Result<bool, RecoveryError> {
-        if seq == Seq::ZERO {
-            return Ok(true);
+    /// Notes the layout of the following records.
+    fn read_opening(&mut self, opening: &Opening, from: Seq) -> Result<(), RecoveryError> {
+        let Opening { timeline, layout } = opening;
+        if !timelines::is_id(timeline) {
+            let why = "the name of its timeline is invalid".to_owned();
+            return Err(RecoveryError::Record { from, why });
         }
-        let sql = "SELECT hash FROM events WHERE seq = ?1";
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let found = statement.query_row([seq.0], |row| row.get::<_, Hash>(0));
-        Ok(found.optional()? == Some(hash))
+        let id = layout.id();
+        if self.records.as_ref().is_some_and(|(known, _)| *known == id) {
+            return Ok(());
+        }
+        if let Some(table) = layout.undeclared_table(self.layout) {
+            let why = format!("it has a table {table}, which its module does not declare");
+            return Err(RecoveryError::Record { from, why });
+        }
+        self.records = Some((id, Applier::new(layout.clone())));
+        Ok(())
     }
 
     fn apply_rows(
@@ -299,12 +327,13 @@ impl Recovery<'_> {
         operations: &[u8],
     ) -> Result<(), RecoveryError> {
         let RecordPosition { from, to, after, .. } = *position;
-        let known = self.records.as_ref().filter(|(id, _)| *id == layout);
-        let (_, records) = known.ok_or(RecoveryError::Unreadable { from })?;
-        for module in &records.modules {
+        let known = self.records.take().filter(|(id, _)| *id == layout);
+        let (_, mut applier) = known.ok_or(RecoveryError::Unreadable { from })?;
+        for module in &applier.layout().modules {
             self.check_version(module, from)?;
         }
-        Applier::new(records).apply(self.connection, operations)?;
+        applier.apply(self.connection, operations).map_err(|why| record_error(why, from))?;
+        self.records = Some((layout, applier));
         self.end = read_end_of_log(self.connection)?;
         if self.end.seq == to && self.end.hash == Some(after) {
             Ok(())
@@ -319,13 +348,14 @@ impl Recovery<'_> {
         let found = if name.is_empty() {
             let format: i64 =
                 self.connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-            format.unsigned_abs()
+            Some(format.unsigned_abs())
         } else {
-            u64::from(migrate::module_version(self.connection, name)?.unwrap_or(0))
+            migrate::module_version(self.connection, name)?.map(u64::from)
         };
-        if found == *version {
+        if found == Some(*version) {
             return Ok(());
         }
+        let found = found.unwrap_or(0);
         let module = if name.is_empty() { "the file format" } else { name };
         Err(RecoveryError::OtherVersion { module: module.to_owned(), found, from, is: *version })
     }
@@ -399,6 +429,14 @@ pub(crate) enum RecoveryError {
         /// The last event before the record.
         from: Seq,
     },
+    /// A record with a valid checksum has an operation that no call makes, or that SQLite refuses.
+    #[error("the record of the journal after event {from} cannot be applied: {why}")]
+    Record {
+        /// The last event before the record.
+        from: Seq,
+        /// The operation.
+        why: String,
+    },
     /// A newer program wrote a record.
     #[error(
         "the journal has a record of kind {kind} after event {from}, which this version of Abide does not know"
@@ -453,6 +491,29 @@ pub(crate) enum RecoveryError {
     Store(#[from] StoreError),
 }
 
+/// Returns the error of a record whose operations cannot be applied. What SQLite refuses is wrong in the record; other errors
+/// are of the storage.
+fn record_error(error: ApplyError, from: Seq) -> RecoveryError {
+    match error {
+        ApplyError::Damaged(why) => RecoveryError::Record { from, why },
+        ApplyError::Store(
+            why @ (StoreError::Constraint { .. } | StoreError::Sql { .. } | StoreError::Limit(_)),
+        ) => RecoveryError::Record { from, why: why.to_string() },
+        ApplyError::Store(why) => RecoveryError::Store(why),
+    }
+}
+
+impl RecoveryError {
+    /// Returns the error of opening this file.
+    pub(crate) fn into_open_error(self, path: &Path) -> OpenError {
+        match self {
+            RecoveryError::Open(why) => why,
+            RecoveryError::Store(why) => broken(path, why),
+            why => OpenError::Journal { path: path.to_owned(), why: why.to_string() },
+        }
+    }
+}
+
 impl From<rusqlite::Error> for RecoveryError {
     fn from(error: rusqlite::Error) -> RecoveryError {
         RecoveryError::Store(error.into())
@@ -467,6 +528,59 @@ struct LogEnd {
     hash: Option<Hash>,
 }
 
+/// Where a record belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecordPlace {
+    /// The database has its events.
+    Known,
+    /// It continues the log.
+    Next,
+    /// A record before it is missing.
+    AfterHole,
+}
+
+impl LogEnd {
+    /// Returns where a record belongs in a log with this end.
+    ///
+    /// # Errors
+    /// The record is of another history, or its position is invalid.
+    fn place_of(
+        &self,
+        position: &RecordPosition,
+        connection: &Connection,
+    ) -> Result<RecordPlace, RecoveryError> {
+        let RecordPosition { from, to, before, after } = *position;
+        let other_history = RecoveryError::OtherHistory { head: self.seq };
+        if to < from {
+            return Err(RecoveryError::Unreadable { from });
+        }
+        if to < self.seq || (from < to && to == self.seq) {
+            let is_known =
+                has_event(connection, from, before)? && has_event(connection, to, after)?;
+            return if is_known { Ok(RecordPlace::Known) } else { Err(other_history) };
+        }
+        if from > self.seq {
+            return Ok(RecordPlace::AfterHole);
+        }
+        // A record that ends after the log begins at its end: SQLite commits whole groups.
+        if from < self.seq || before != self.hash.unwrap_or(before) {
+            return Err(other_history);
+        }
+        Ok(RecordPlace::Next)
+    }
+}
+
+/// Returns `true` if an event has the hash that a record names.
+fn has_event(connection: &Connection, seq: Seq, hash: Hash) -> Result<bool, RecoveryError> {
+    if seq == Seq::ZERO {
+        return Ok(true);
+    }
+    let sql = "SELECT hash FROM events WHERE seq = ?1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_row([seq.0], |row| row.get::<_, Hash>(0));
+    Ok(found.optional()? == Some(hash))
+}
+
 fn read_end_of_log(connection: &Connection) -> rusqlite::Result<LogEnd> {
     let sql = "SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1";
     let mut statement = connection.prepare_cached(sql)?;
@@ -479,12 +593,18 @@ fn read_end_of_log(connection: &Connection) -> rusqlite::Result<LogEnd> {
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
+    use std::io;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::sync::Mutex;
+
+    use abide_schema::{Table as _, Value};
 
     use super::super::frame::{FRAME_HEADER, complete};
+    use super::super::row_operations::RowOperations;
     use super::*;
-    use crate::disk::SystemDisk;
+    use crate::disk::{DiskFile, SystemDisk};
     use crate::open::{Store, Tuning};
+    use crate::system::MetaRow;
 
     /// Another user who can write the folder could put a segment there, whose records became rows.
     #[test]
@@ -510,8 +630,85 @@ mod tests {
         assert_eq!(read().expect_err("a symlink").kind(), std::io::ErrorKind::InvalidData);
     }
 
-    /// Returns what applying a segment with one record after that of an opening leads to.
+    /// A disk whose files return one content, and then another one.
+    #[derive(Debug)]
+    struct ChangingDisk([Vec<u8>; 2]);
+
+    #[derive(Debug)]
+    struct ChangingFile(Mutex<Vec<Vec<u8>>>);
+
+    impl Disk for ChangingDisk {
+        fn vfs(&self) -> Option<&str> {
+            None
+        }
+
+        fn open(&self, _path: &Path) -> io::Result<Box<dyn DiskFile>> {
+            let [first, second] = self.0.clone();
+            Ok(Box::new(ChangingFile(Mutex::new(vec![second, first]))))
+        }
+
+        fn create(&self, _path: &Path, _bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn remove(&self, _path: &Path) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn free_bytes(&self, _path: &Path) -> io::Result<u64> {
+            Ok(0)
+        }
+    }
+
+    impl DiskFile for ChangingFile {
+        fn read(&self) -> io::Result<Vec<u8>> {
+            self.0
+                .lock()
+                .expect("no thread panics")
+                .pop()
+                .ok_or(io::ErrorKind::UnexpectedEof.into())
+        }
+
+        fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn rewrite(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A command that read a file beside a server sometimes warned of `-redo-1`, whose use had just begun.
+    #[test]
+    fn a_segment_whose_use_begins_meanwhile_is_read_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        let path = folder.path().join("a.db");
+        fs::write(&path, "").expect("it is written");
+        fs::write(folder.path().join("a.db-redo-1"), "").expect("it is written");
+        let mut complete = SegmentHeader { round: 1, log: [3; 16], base: Seq::ZERO }.encode();
+        complete.resize(FRAMES_START, 0);
+        complete.extend_from_slice(b"a record");
+        let mut begun = complete.clone();
+        begun[..FRAMES_START].fill(0);
+        let segments = |contents| {
+            let found = FoundJournal::read(&path, &ChangingDisk(contents)).expect("it is read");
+            found.expect("there is a segment").segments.len()
+        };
+        assert_eq!(segments([begun.clone(), complete]), 1);
+        assert_eq!(segments([begun.clone(), begun]), 0, "it stays invalid");
+    }
+
+    /// Returns what applying a segment with one record without an event, after that of an opening, leads to.
     fn apply(content: &[u8]) -> String {
+        apply_after(&RecordLayout::new(&Layout::default()), Seq::ZERO, content)
+    }
+
+    /// As [`apply`], for a record with the events up to `to`, after an opening with this layout.
+    fn apply_after(records: &RecordLayout, to: Seq, content: &[u8]) -> String {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
         let path = folder.path().join("a.db");
         let layout = Layout::default();
@@ -519,14 +716,15 @@ mod tests {
         let header = SegmentHeader { round: 1, log: log_digest(store.log_id()), base: Seq::ZERO };
         let mut segment = header.encode();
         segment.resize(FRAMES_START, 0);
-        let position =
+        let at_start =
             RecordPosition { from: Seq::ZERO, to: Seq::ZERO, before: [0; 32], after: [0; 32] };
         let opening = RecordContent::Opening(Opening {
             timeline: "another".to_owned(),
-            layout: RecordLayout::new(&layout),
+            layout: records.clone(),
         });
         let record = [&[0; FRAME_HEADER], content].concat();
-        for mut frame in [opening.encode(), record] {
+        let frames = [(opening.encode(), at_start), (record, RecordPosition { to, ..at_start })];
+        for (mut frame, position) in frames {
             complete(1, 9, Seq::ZERO, &position, &mut frame);
             segment.extend_from_slice(&frame);
         }
@@ -560,8 +758,89 @@ mod tests {
         });
         let unknown = "the journal migrates module library from version 0 to 2 with steps that this program does not have";
         assert_eq!(apply(&migration.encode()[FRAME_HEADER..]), unknown);
+        let layout = RecordLayout::new(&Layout::default());
+        for name in ["", "a b", "a:b", "\u{1b}[2J", &"a".repeat(65)] {
+            let opening = Opening { timeline: name.to_owned(), layout: layout.clone() };
+            let opening = RecordContent::Opening(opening).encode();
+            let invalid = "the record of the journal after event 0 cannot be applied: the name of its timeline is invalid";
+            assert_eq!(apply(&opening[FRAME_HEADER..]), invalid, "{name}");
+        }
         let rows = RecordContent::Rows { layout: [0; 8], operations: &[] }.encode();
         let unreadable = "the record of the journal after event 0 cannot be applied";
         assert_eq!(apply(&rows[FRAME_HEADER..]), unreadable, "of a layout that no opening has");
+    }
+
+    /// Applies one operation of a group with one event.
+    fn apply_operation(records: &RecordLayout, change: &dyn Fn(&mut RowOperations)) -> String {
+        let mut operations = RowOperations::new(records.id());
+        change(&mut operations);
+        apply_after(records, Seq(1), &operations.into_record()[FRAME_HEADER..])
+    }
+
+    /// A record with a valid checksum changed what the file says of itself, which no digest covers.
+    #[test]
+    fn a_record_has_only_rows_of_calls() {
+        let records = RecordLayout::new(&Layout::default());
+        let check = |change: &dyn Fn(&mut RowOperations), why: &str| {
+            let found = apply_operation(&records, change);
+            let expected =
+                format!("the record of the journal after event 0 cannot be applied: {why}");
+            assert_eq!(found, expected);
+        };
+        let text = Value::from("x");
+        check(
+            &|group| group.insert("meta", &[text.clone(), text.clone()]),
+            "it changes meta, which no call writes",
+        );
+        check(
+            &|group| group.update(MetaRow::SPEC, &["log_id".into(), text.clone()], 2),
+            "it changes meta, which no call writes",
+        );
+        for table in ["request_ids", "events", "change_log"] {
+            let why = format!("it changes a row of {table}, to which calls only add rows");
+            check(&|group| group.delete(table, std::slice::from_ref(&text)), &why);
+        }
+        check(
+            &|group| group.insert("sqlite_sequence", std::slice::from_ref(&text)),
+            "it has other columns of sqlite_sequence",
+        );
+        check(
+            &|group| {
+                group.insert(
+                    "request_ids",
+                    &[text.clone(), text.clone(), text.clone(), text.clone()],
+                )
+            },
+            "cannot store TEXT value in BLOB column request_ids.fingerprint",
+        );
+    }
+
+    /// The layout of a record is in the journal itself, and could name any table.
+    #[test]
+    fn the_layout_of_a_record_is_that_of_its_modules() {
+        let layout_with = |module: &str, version: u8, table: &str| {
+            let mut bytes = vec![2, 0, 1];
+            for (name, count) in [(module, version), (table, 1)] {
+                bytes.push(name.len() as u8);
+                bytes.extend_from_slice(name.as_bytes());
+                bytes.push(count);
+                if name == module {
+                    bytes.push(1);
+                }
+            }
+            bytes.extend_from_slice(&[1, b'x']);
+            match RecordContent::decode(&bytes) {
+                Ok(RecordContent::Opening(opening)) => opening.layout,
+                other => panic!("{other:?}"),
+            }
+        };
+        let insert = |group: &mut RowOperations| group.insert("META", &[Value::from("x")]);
+        for (module, version, why) in [
+            ("", 5, "it has a table META, which its module does not declare"),
+            ("other", 0, "the journal has rows of version 0 of other"),
+        ] {
+            let found = apply_operation(&layout_with(module, version, "META"), &insert);
+            assert!(found.contains(why), "{found}");
+        }
     }
 }

@@ -24,16 +24,17 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use abide_schema::event::Event;
-use abide_schema::{TableSpec, Value};
+use abide_schema::{Table as _, TableSpec, Value, limits};
 use rusqlite::Connection;
 
 use crate::cell;
 use crate::cell_bytes::{
-    self, CorruptCells, columns_in, push, push_blob, push_bytes, push_integer, push_text,
-    push_varint, take, take_bytes, take_count, take_text, take_varint,
+    self, CorruptCells, columns_in, content_bytes, push, push_blob, push_bytes, push_integer,
+    push_text, push_varint, take, take_bytes, take_count, take_text, take_varint,
 };
 use crate::error::StoreError;
 use crate::journal::record::{LayoutId, OPERATIONS_START, RecordContent, RecordLayout};
+use crate::system::{self, ChangeLogRow, EventRow, MetaRow};
 
 const INSERT: u8 = 1;
 const UPDATE: u8 = 2;
@@ -42,9 +43,12 @@ const DELETE: u8 = 3;
 /// The tag of a text with repeats.
 const REPEATS: u8 = 5;
 
-/// Maximum bytes of a text with repeats, which a few bytes of a damaged record could make endless. The arguments of a call
-/// are a small part of it.
-const REPEATING_TEXT_BYTES: usize = 256 << 20;
+/// Maximum bytes of a cell, which a few bytes of a damaged record could make endless: no query reads a longer one, and no
+/// call writes it.
+const CELL_BYTES: usize = limits::QUERY_VALUE_BYTES;
+
+/// Maximum cells of an operation: a set of columns has 64 bits.
+const CELLS: usize = 64;
 
 /// Shorter texts are written again: a reference takes up to ten bytes, and a search for it some time.
 const LONG: usize = 64;
@@ -229,30 +233,74 @@ fn push_with_repeats(text: &str, repeats: &[RepeatedText], out: &mut Vec<u8>) {
     push_bytes(&text.as_bytes()[done..], out);
 }
 
-/// Takes a number of cells of an operation. `all` are the bytes of all operations.
-fn take_row(all: &[u8], count: usize, bytes: &mut &[u8]) -> Result<Vec<Value>, CorruptCells> {
-    (0..count).map(|_| take_cell(all, bytes)).collect()
+/// What the cells of an operation can be.
+#[derive(Clone, Copy, Debug)]
+struct CellRules {
+    /// Maximum bytes of a cell.
+    bytes: usize,
+    /// Whether one of them can be a text with repeats.
+    has_repeats: bool,
 }
 
-fn take_cell(all: &[u8], bytes: &mut &[u8]) -> Result<Value, CorruptCells> {
-    if bytes.first() != Some(&REPEATS) {
-        return cell_bytes::take_cell(bytes);
+impl CellRules {
+    fn new(kind: u8, table: &str) -> CellRules {
+        // The undo images of a commit are one value, which is as long as the rows that it changed.
+        let is_unlimited = table == ChangeLogRow::SPEC.name;
+        CellRules {
+            bytes: if is_unlimited { usize::MAX } else { CELL_BYTES },
+            has_repeats: kind == INSERT && table == EventRow::SPEC.name,
+        }
     }
+}
+
+/// Takes a number of cells of an operation. `all` are the bytes of all operations.
+fn take_row(
+    all: &[u8],
+    count: usize,
+    mut rules: CellRules,
+    bytes: &mut &[u8],
+) -> Result<Vec<Value>, CorruptCells> {
+    if count > CELLS {
+        return Err(CorruptCells);
+    }
+    let mut row = Vec::with_capacity(count);
+    for _ in 0..count {
+        let has_repeats = bytes.first() == Some(&REPEATS);
+        row.push(if has_repeats && rules.has_repeats {
+            rules.has_repeats = false;
+            take_repeating_text(all, bytes)?
+        } else if content_bytes(bytes)? > rules.bytes {
+            return Err(CorruptCells);
+        } else {
+            cell_bytes::take_cell(bytes)?
+        });
+    }
+    Ok(row)
+}
+
+/// Takes a text with repeats. Its length is checked before there is room for it.
+fn take_repeating_text(all: &[u8], bytes: &mut &[u8]) -> Result<Value, CorruptCells> {
     let before = all.len() - bytes.len();
     take(1, bytes)?;
     let mut text = Vec::new();
     for _ in 0..take_count(bytes)? {
-        text.extend_from_slice(take_bytes(bytes)?);
+        push_piece(take_bytes(bytes)?, &mut text)?;
         let start = take_count(bytes)?;
         let length = take_count(bytes)?;
         let end = start.checked_add(length).filter(|end| *end <= before).ok_or(CorruptCells)?;
-        if text.len() + length > REPEATING_TEXT_BYTES {
-            return Err(CorruptCells);
-        }
-        text.extend_from_slice(&all[start..end]);
+        push_piece(&all[start..end], &mut text)?;
     }
-    text.extend_from_slice(take_bytes(bytes)?);
+    push_piece(take_bytes(bytes)?, &mut text)?;
     String::from_utf8(text).map(Value::Text).map_err(|_| CorruptCells)
+}
+
+/// Appends a piece to a text that is read from a record.
+fn push_piece(piece: &[u8], text: &mut Vec<u8>) -> Result<(), CorruptCells> {
+    if text.len() + piece.len() > CELL_BYTES {
+        return Err(CorruptCells);
+    }
+    text.extend_from_slice(piece);
+    Ok(())
 }
 
 /// The columns of a table.
@@ -265,17 +313,38 @@ struct Columns {
 }
 
 impl Columns {
-    /// Returns the columns of a table in a record, with the key that the table has in the file.
+    /// Returns the columns of a table in a record, with the key that the table has in the file. The names are in a record, too:
+    /// they are part of statements only if the file has them.
     fn read(
         connection: &Connection,
         layout: &RecordLayout,
         table: &str,
-    ) -> Result<Columns, StoreError> {
+    ) -> Result<Columns, ApplyError> {
         let names = layout.columns(table).ok_or_else(|| other_columns(table))?.to_vec();
-        let sql = "SELECT name FROM pragma_table_info(?1) WHERE pk > 0 ORDER BY pk";
+        // SQLite does not distinguish the cases of a name, and has tables of its own.
+        let sql = "SELECT EXISTS (SELECT 1 FROM pragma_table_list WHERE schema = 'main' AND name = ?1 AND type = 'table'
+            AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\')";
+        let is_table: bool =
+            connection.prepare_cached(sql)?.query_row([table], |row| row.get(0))?;
+        if !is_table {
+            return Err(ApplyError::Damaged(format!("the file has no table {table}")));
+        }
+        let sql = "SELECT name, pk > 0 FROM pragma_table_info(?1, 'main') ORDER BY pk";
         let mut statement = connection.prepare_cached(sql)?;
-        let key = statement.query_map([table], |row| row.get(0))?;
-        Ok(Columns { names, key: key.collect::<Result<_, _>>()? })
+        let mut rows = statement.query([table])?;
+        let mut in_file = Vec::new();
+        let mut key = Vec::new();
+        while let Some(row) = rows.next()? {
+            let name: String = row.get(0)?;
+            if row.get(1)? {
+                key.push(name.clone());
+            }
+            in_file.push(name);
+        }
+        if names.iter().any(|name| !in_file.contains(name)) {
+            return Err(other_columns(table));
+        }
+        Ok(Columns { names, key })
     }
 }
 
@@ -284,21 +353,66 @@ fn assign<'a>(columns: impl Iterator<Item = &'a String>, first: usize) -> Vec<St
     columns.zip(first..).map(|(column, nth)| format!("\"{column}\" = ?{nth}")).collect()
 }
 
-fn other_columns(table: &str) -> StoreError {
-    StoreError::Io(format!("the journal has other columns of {table}"))
+fn other_columns(table: &str) -> ApplyError {
+    ApplyError::Damaged(format!("it has other columns of {table}"))
+}
+
+/// Refuses an operation on a table of the engine that no call makes: calls add rows to the log, to the request ids and to the
+/// undo images. What a file says of itself is in other records, and in none.
+fn check_is_of_call(kind: u8, table: &str) -> Result<(), ApplyError> {
+    if table == MetaRow::SPEC.name {
+        return Err(ApplyError::Damaged(format!("it changes {table}, which no call writes")));
+    }
+    let is_of_engine = system::tables().iter().any(|declared| declared.name == table);
+    if is_of_engine && kind != INSERT {
+        let why = format!("it changes a row of {table}, to which calls only add rows");
+        return Err(ApplyError::Damaged(why));
+    }
+    Ok(())
+}
+
+/// Why operations cannot be applied.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApplyError {
+    /// They are not those of calls.
+    #[error("{0}")]
+    Damaged(String),
+    /// The storage failed, or refuses a row.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<rusqlite::Error> for ApplyError {
+    fn from(error: rusqlite::Error) -> ApplyError {
+        ApplyError::Store(error.into())
+    }
+}
+
+impl From<ApplyError> for StoreError {
+    fn from(error: ApplyError) -> StoreError {
+        match error {
+            ApplyError::Damaged(why) => StoreError::Io(format!("a record of the journal: {why}")),
+            ApplyError::Store(why) => why,
+        }
+    }
 }
 
 /// Applies recorded operations to a file.
 #[derive(Debug)]
-pub(crate) struct Applier<'a> {
-    layout: &'a RecordLayout,
+pub(crate) struct Applier {
+    layout: RecordLayout,
     tables: HashMap<String, Columns>,
 }
 
-impl Applier<'_> {
+impl Applier {
     /// Returns an applier for the operations of records with this layout.
-    pub(crate) fn new(layout: &RecordLayout) -> Applier<'_> {
+    pub(crate) fn new(layout: RecordLayout) -> Applier {
         Applier { layout, tables: HashMap::new() }
+    }
+
+    /// The layout of the records.
+    pub(crate) fn layout(&self) -> &RecordLayout {
+        &self.layout
     }
 
     /// Applies the operations of a group in the open transaction.
@@ -306,14 +420,12 @@ impl Applier<'_> {
         &mut self,
         connection: &Connection,
         operations: &[u8],
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), ApplyError> {
         let mut named = Vec::new();
         let mut rest = operations;
         while !rest.is_empty() {
-            let operation =
-                Operation::take(operations, &mut named, &mut rest).map_err(|damaged| {
-                    StoreError::Io(format!("a record of the journal cannot be read: {damaged}"))
-                })?;
+            let operation = Operation::take(operations, &mut named, &mut rest)
+                .map_err(|damaged| ApplyError::Damaged(damaged.to_string()))?;
             self.apply_one(connection, &operation)?;
         }
         Ok(())
@@ -323,10 +435,11 @@ impl Applier<'_> {
         &mut self,
         connection: &Connection,
         operation: &Operation,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), ApplyError> {
         let Operation { kind, table, cells, changed, values } = operation;
+        check_is_of_call(*kind, table)?;
         if !self.tables.contains_key(table) {
-            let columns = Columns::read(connection, self.layout, table)?;
+            let columns = Columns::read(connection, &self.layout, table)?;
             self.tables.insert(table.clone(), columns);
         }
         let Columns { names, key } = &self.tables[table];
@@ -358,9 +471,7 @@ impl Applier<'_> {
         }
         match statement.raw_execute()? {
             1 => Ok(()),
-            _ => {
-                Err(StoreError::Io(format!("the journal changes a row that {table} does not have")))
-            }
+            _ => Err(ApplyError::Damaged(format!("it changes a row that {table} does not have"))),
         }
     }
 }
@@ -390,12 +501,13 @@ impl Operation {
         }
         let table = named.get(nth).ok_or(CorruptCells)?.clone();
         let count = take_count(bytes)?;
-        let cells = take_row(all, count, bytes)?;
+        let rules = CellRules::new(kind, &table);
+        let cells = take_row(all, count, rules, bytes)?;
         let (changed, values) = match kind {
             INSERT | DELETE => (0, Vec::new()),
             UPDATE => {
                 let changed = take_varint(bytes)?;
-                (changed, take_row(all, changed.count_ones() as usize, bytes)?)
+                (changed, take_row(all, changed.count_ones() as usize, rules, bytes)?)
             }
             _ => return Err(CorruptCells),
         };
@@ -538,6 +650,66 @@ mod tests {
         assert_eq!(last[6], Value::from(arguments));
     }
 
+    /// Decodes all operations of a record; `None` if one is not valid.
+    fn decode(record: &[u8]) -> Option<Vec<Operation>> {
+        let bytes = &record[OPERATIONS_START..];
+        let mut named = Vec::new();
+        let mut rest = bytes;
+        let mut found = Vec::new();
+        while !rest.is_empty() {
+            found.push(Operation::take(bytes, &mut named, &mut rest).ok()?);
+        }
+        Some(found)
+    }
+
+    /// A record of some kilobytes became a text of 256 MB, and the file then had an event that nothing could read.
+    #[test]
+    fn a_text_with_repeats_is_no_longer_than_a_query_reads() {
+        let text = "x".repeat(64 << 10);
+        for (count, is_valid) in [(200, true), (300, false)] {
+            let mut operations = RowOperations::new([7; 8]);
+            operations.insert("sessions", &[Value::from(text.as_str())]);
+            let places = (0..count).map(|nth| nth * text.len()..(nth + 1) * text.len());
+            operations.insert_event("events", &event(), &text.repeat(count), places);
+            let record = operations.into_record();
+            assert!(record.len() < 2 * text.len());
+            assert_eq!(decode(&record).is_some(), is_valid, "{count}");
+        }
+    }
+
+    #[test]
+    fn a_cell_is_no_longer_than_a_query_reads() {
+        for (table, is_valid) in [("sessions", false), ("change_log", true)] {
+            let mut operations = RowOperations::new([7; 8]);
+            operations.insert(table, &[Value::Blob(vec![7; CELL_BYTES + 1])]);
+            assert_eq!(decode(&operations.into_record()).is_some(), is_valid, "{table}");
+        }
+    }
+
+    /// Each cell could be as long as a text can be, and their number was that of the record's bytes.
+    #[test]
+    fn only_the_arguments_of_an_event_have_repeats() {
+        let row = |kind: u8, table: &str, cells: &[u8]| {
+            let mut record = vec![0; OPERATIONS_START];
+            record.extend_from_slice(&[kind, 0, table.len() as u8]);
+            record.extend_from_slice(table.as_bytes());
+            record.push(cells.len() as u8);
+            for cell in cells {
+                record.push(*cell);
+                if *cell == REPEATS {
+                    record.extend_from_slice(&[0, 0]);
+                }
+            }
+            decode(&record).is_some()
+        };
+        assert!(row(INSERT, "events", &[0, REPEATS]));
+        assert!(!row(INSERT, "events", &[REPEATS, REPEATS]));
+        assert!(!row(INSERT, "sessions", &[REPEATS]));
+        assert!(!row(DELETE, "events", &[REPEATS]));
+        assert!(row(INSERT, "sessions", &[0; CELLS]));
+        assert!(!row(INSERT, "sessions", &[0; CELLS + 1]));
+    }
+
     #[test]
     fn a_reference_to_what_follows_is_an_error() {
         let at = |start: u64, length: u64| {
@@ -549,7 +721,7 @@ mod tests {
             push_varint(length, &mut bytes);
             push_bytes(b"!", &mut bytes);
             let mut rest = &bytes[6..];
-            take_cell(&bytes, &mut rest).map_err(|_| ())
+            take_repeating_text(&bytes, &mut rest).map_err(|_| ())
         };
         assert_eq!(at(0, 6), Ok(Value::from("before!")));
         for (start, length) in [(0, 7), (6, 1), (7, 0), (u64::MAX, 2)] {
