@@ -24,9 +24,7 @@ use super::frame::{
     take_record,
 };
 use super::log_digest;
-use super::record::{
-    LayoutId, Migration, Opening, RecordContent, RecordLayout, RecordModule, UnreadableRecord,
-};
+use super::record::{LayoutId, Migration, Opening, RecordContent, RecordModule, UnreadableRecord};
 use super::row_operations::{Applier, ApplyError};
 use crate::companions::segments_of;
 use crate::connect::broken;
@@ -600,6 +598,7 @@ mod tests {
     use abide_schema::{Table as _, Value};
 
     use super::super::frame::{FRAME_HEADER, complete};
+    use super::super::record::RecordLayout;
     use super::super::row_operations::RowOperations;
     use super::*;
     use crate::disk::{DiskFile, SystemDisk};
@@ -622,12 +621,12 @@ mod tests {
         }
         assert!(read().expect("it is ours"));
         mode(&segment, 0o666);
-        assert_eq!(read().expect_err("others write it").kind(), std::io::ErrorKind::InvalidData);
+        assert_eq!(read().expect_err("others write it").kind(), io::ErrorKind::InvalidData);
         mode(&path, 0o666);
         assert!(read().expect("others write the database, too"));
         fs::remove_file(&segment).expect("it is there");
         symlink(&path, &segment).expect("it is linked");
-        assert_eq!(read().expect_err("a symlink").kind(), std::io::ErrorKind::InvalidData);
+        assert_eq!(read().expect_err("a symlink").kind(), io::ErrorKind::InvalidData);
     }
 
     /// A disk whose files return one content, and then another one.
