@@ -290,6 +290,7 @@ impl LogFile {
 /// be anything.
 fn check_tail(log: &LogFile, chain: &Chain) -> Result<(), VerifyError> {
     let connection = &log.connection;
+    let mut last = (chain.seq, None);
     for table in log.declared.keys().filter(|name| **name != EventRow::SPEC.name) {
         // A file of older modules lacks tables and columns.
         let sql = "SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1, 'main') WHERE name = 'seq')";
@@ -299,13 +300,16 @@ fn check_tail(log: &LogFile, chain: &Chain) -> Result<(), VerifyError> {
             continue;
         }
         let sql = format!("SELECT max(seq) FROM \"{table}\"");
-        let last: Option<i64> =
+        let named: Option<i64> =
             connection.query_row(&sql, [], |row| row.get(0)).map_err(damaged)?;
-        if let Some(last) = last.filter(|last| *last > chain.seq.0) {
-            return Err(VerifyError::LostTail { seq: Seq(last), table: (*table).to_owned() });
+        if let Some(named) = named.map(Seq).filter(|named| *named > last.0) {
+            last = (named, Some(*table));
         }
     }
-    Ok(())
+    match last {
+        (seq, Some(table)) => Err(VerifyError::LostTail { seq, table: table.to_owned() }),
+        (_, None) => Ok(()),
+    }
 }
 
 /// Runs SQLite's integrity check, of the declared tables only if there are others: it evaluates their expressions, and those
