@@ -10,6 +10,7 @@ use abide_client::{Abide, Error};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -278,6 +279,22 @@ fn a_renewed_certificate_is_used_without_a_restart() {
     await_log(&process, "the certificate was replaced");
     ask(&after.ca()).good();
     assert_failed(&ask(&before.ca()), 3, "is not signed by an authority in");
+}
+
+/// The thread that read a pipe waited for ever, and so did the end of the process.
+#[test]
+fn a_pipe_in_place_of_a_certificate_does_not_hold_up_the_stop() {
+    let authority = Authority::new("ours");
+    let pair = authority.sign("server", &LOCAL);
+    let folder = tempfile::tempdir().unwrap();
+    let (process, url) = start_with_log(&folder.path().join("abide.db"), &pair.server_options());
+    fs::remove_file(&pair.certificate).unwrap();
+    mkfifoat(CWD, &pair.certificate, Mode::RWXU).unwrap();
+    let line = await_log(&process, "it is not a regular file");
+    assert!(line.contains("certificate_not_replaced"), "{line}");
+    run(COUNT.into_iter().chain(["--url", &url, "--ca", &authority.ca()])).good();
+    process.terminate();
+    assert_eq!(process.ended().code, Some(0));
 }
 
 #[test]
