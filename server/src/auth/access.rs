@@ -26,6 +26,7 @@ use crate::auth::access_config::is_loopback;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::auth::jwt::UniqueObject;
 use crate::auth::protected_resource;
+use crate::body;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::connections::unauthenticated::UnauthenticatedConnection;
 use crate::problem::Problem;
@@ -166,6 +167,7 @@ pub(crate) async fn authenticate_request(
             if let Some(place) = request.extensions().get::<ConnectionPermit>()
                 && let Err(refusal) = place.mark_authenticated(&session.caller)
             {
+                body::discard(request).await;
                 return refuse_connection(refusal);
             }
             if let Some(pending) = request.extensions().get::<Arc<UnauthenticatedConnection>>() {
@@ -195,6 +197,7 @@ pub(crate) async fn authenticate_request(
                     let headers = request.headers();
                     protected_resource::challenge(&app, &mut response, uri, headers);
                 }
+                body::discard(request).await;
                 return response;
             }
         }
