@@ -234,11 +234,17 @@ impl From<Error> for Failure {
         match error {
             Error::Refused(refusal) if refusal.code == Code::Unauthenticated => {
                 // The server's hint names the header; on the command line the token is an option.
-                let hint = "give a valid token with --token or in ABIDE_TOKEN";
-                let names_header = refusal.hint.as_ref().is_some_and(|hint| {
-                    hint.contains("Authorization: Bearer") || hint.starts_with(EXPIRED)
-                });
-                Failure::Refused(if names_header { refusal.hint(hint) } else { refusal })
+                let given = refusal.hint.as_deref().unwrap_or_default();
+                let names_header = given.contains("Authorization: Bearer");
+                if !names_header && !given.starts_with(EXPIRED) {
+                    return Failure::Refused(refusal);
+                }
+                let hint = if given.contains("client certificate") {
+                    "give a valid token with --token or in ABIDE_TOKEN, or a client certificate with --cert FILE --key FILE"
+                } else {
+                    "give a valid token with --token or in ABIDE_TOKEN"
+                };
+                Failure::Refused(refusal.hint(hint))
             }
             Error::Refused(refusal) => Failure::Refused(reword_refusal(refusal)),
             Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),

@@ -136,8 +136,14 @@ async fn authenticate(
             refuse_pages(headers)?;
             authenticator.admit_certificate(certificate).await
         }
-        (None, None) => Err(Refusal::new(Code::Unauthenticated, "the request has no token")
-            .hint("send the header: Authorization: Bearer <token>")),
+        (None, None) => {
+            let hint = if authenticator.access.accepts_client_certificates() {
+                "send the header: Authorization: Bearer <token>, or present a client certificate"
+            } else {
+                "send the header: Authorization: Bearer <token>"
+            };
+            Err(Refusal::new(Code::Unauthenticated, "the request has no token").hint(hint))
+        }
     }
 }
 
