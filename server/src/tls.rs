@@ -100,6 +100,11 @@ impl Tls {
         self.0.files.client_ca.is_some()
     }
 
+    /// Returns when the certificate in use expires.
+    pub(crate) fn not_after(&self) -> Micros {
+        self.lock().not_after
+    }
+
     /// Reads the files again whenever they have changed. It never completes.
     pub(crate) async fn reload_on_change(&self) {
         loop {

@@ -232,6 +232,20 @@ async fn connect(
 }
 
 #[tokio::test]
+async fn the_metrics_say_when_the_certificate_expires() {
+    let authority = Authority::new("ours");
+    let served = TlsServer::start(&authority.sign("server", &LOCAL).server_options());
+    let mut stream = connect(&served, &authority).await;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let name = "abide_tls_certificate_not_after_seconds ";
+    let value = answer.lines().find_map(|line| line.strip_prefix(name)).expect(&answer);
+    // The certificates of `rcgen` are valid until 4096-01-01.
+    assert_eq!(value.parse::<f64>(), Ok(67_090_118_400.0), "{value}");
+}
+
+#[tokio::test]
 async fn the_sdk_reports_an_untrusted_certificate_as_an_error_of_its_own() {
     let authority = Authority::new("ours");
     let served = TlsServer::start(&authority.sign("server", &LOCAL).server_options());
