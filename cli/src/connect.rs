@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, io};
 
 use abide_client::{Abide, Config, Error};
-use abide_engine::{Engine, Holder, OpenError};
+use abide_engine::{Engine, Holder, LockState, OpenError};
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Listing, Refusal};
 
@@ -13,6 +13,7 @@ use crate::agent::{FOLDER, quote};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::lock_holder::{find_holder, is_server};
+use crate::open::engine_listener;
 
 /// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -99,10 +100,14 @@ async fn open_file(options: &Options, file: &Path, access: Access) -> Result<Abi
     }
     check_folder(file)?;
     let begun = Instant::now();
+    let former = LockState::read(file);
     loop {
         // It waits a quarter of a second for a process that has the file.
         let why = match Engine::open(file, engine_config(options, access)) {
-            Ok(engine) => return Ok(Abide::embed(engine)),
+            Ok(engine) => {
+                engine_listener::remove_after_kill(&former);
+                return Ok(Abide::embed(engine));
+            }
             Err(why) => why,
         };
         match &why {

@@ -336,9 +336,7 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     #[cfg(debug_assertions)]
     let config = fault::arm_requested_panic(config);
     let engine = Engine::open(&db, config).map_err(|error| error.to_refusal())?;
-    if let Ok(LockState::Free(Some(killed))) = former {
-        engine_listener::remove_left_behind(&killed);
-    }
+    engine_listener::remove_after_kill(&former);
     if let Some(file) = &args.first_token
         && let Err(failure) = first_start::create_token(&engine, &first_access, file).await
     {
