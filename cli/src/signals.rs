@@ -27,12 +27,7 @@ impl EndSignals {
             ignored &= !bit_of(SignalKind::interrupt());
         }
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let [interrupt, terminate, hangup] =
-            kinds.map(
-                |kind| {
-                    if ignored & bit_of(kind) != 0 { Ok(None) } else { signal(kind).map(Some) }
-                },
-            );
+        let [interrupt, terminate, hangup] = kinds.map(|kind| handle_unless(kind, ignored));
         Ok(EndSignals([interrupt?, terminate?, hangup?]))
     }
 
@@ -45,6 +40,11 @@ impl EndSignals {
             () = recv_if_handled(hangup) => EndSignal::Hangup,
         }
     }
+}
+
+/// Handles a signal, unless it is one of the ignored ones.
+fn handle_unless(kind: SignalKind, ignored: u64) -> io::Result<Option<Signal>> {
+    if ignored & bit_of(kind) != 0 { Ok(None) } else { signal(kind).map(Some) }
 }
 
 async fn recv_if_handled(signal: &mut Option<Signal>) {
