@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_agent::{AgentLoop, AgentLoops, Environment};
 use abide_schema::Module;
@@ -492,8 +493,14 @@ fn run_in_runtime(options: &mut Options, mut command: Command) -> Result<(), Fai
         options.token = token.map(|token| token.secret);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(run(options, command))
+    let ended = runtime.block_on(run(options, command));
+    // A read of a folder in a network, or of a pipe, can take for ever. Nobody waits for its result any more.
+    runtime.shutdown_timeout(BLOCKED_THREADS);
+    ended
 }
+
+/// How long threads that wait for the system may hold up the end of the process.
+const BLOCKED_THREADS: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, io};
 
 use abide_client::{Abide, Config, Error};
-use abide_engine::{Engine, Holder, OpenError};
+use abide_engine::{Engine, Holder, LockState, OpenError};
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Listing, Refusal};
 
@@ -13,6 +13,7 @@ use crate::agent::{FOLDER, quote};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::lock_holder::{find_holder, is_server};
+use crate::open::engine_listener;
 
 /// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -99,10 +100,14 @@ async fn open_file(options: &Options, file: &Path, access: Access) -> Result<Abi
     }
     check_folder(file)?;
     let begun = Instant::now();
+    let former = LockState::read(file);
     loop {
         // It waits a quarter of a second for a process that has the file.
         let why = match Engine::open(file, engine_config(options, access)) {
-            Ok(engine) => return Ok(Abide::embed(engine)),
+            Ok(engine) => {
+                engine_listener::remove_after_kill(&former);
+                return Ok(Abide::embed(engine));
+            }
             Err(why) => why,
         };
         match &why {
@@ -234,11 +239,17 @@ impl From<Error> for Failure {
         match error {
             Error::Refused(refusal) if refusal.code == Code::Unauthenticated => {
                 // The server's hint names the header; on the command line the token is an option.
-                let hint = "give a valid token with --token or in ABIDE_TOKEN";
-                let names_header = refusal.hint.as_ref().is_some_and(|hint| {
-                    hint.contains("Authorization: Bearer") || hint.starts_with(EXPIRED)
-                });
-                Failure::Refused(if names_header { refusal.hint(hint) } else { refusal })
+                let given = refusal.hint.as_deref().unwrap_or_default();
+                let names_header = given.contains("Authorization: Bearer");
+                if !names_header && !given.starts_with(EXPIRED) {
+                    return Failure::Refused(refusal);
+                }
+                let hint = if given.contains("client certificate") {
+                    "give a valid token with --token or in ABIDE_TOKEN, or a client certificate with --cert FILE --key FILE"
+                } else {
+                    "give a valid token with --token or in ABIDE_TOKEN"
+                };
+                Failure::Refused(refusal.hint(hint))
             }
             Error::Refused(refusal) => Failure::Refused(reword_refusal(refusal)),
             Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use abide_agent::AgentProject;
-use abide_engine::Engine;
+use abide_engine::{Engine, LockState};
 use abide_protocols::AgentProtocols;
 use abide_server::{AccessConfig, Services};
 use clap::{Args, Subcommand};
@@ -27,6 +27,7 @@ use crate::connect::{Access, check_file, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::http_client::HttpServer;
+use crate::open::engine_listener;
 use crate::{serve, signals, stderr};
 use endpoint::Endpoint;
 use proxy::Proxy;
@@ -101,8 +102,10 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
         Some(folder) => Some(open_project(options, folder).await?),
         None => None,
     };
+    let former = LockState::read(db);
     let engine = Engine::open(db, abide_engine::Config::from(options.config()))
         .map_err(|error| error.to_refusal())?;
+    engine_listener::remove_after_kill(&former);
     let passed = match OwnServer::start(options, project, &engine).await {
         Ok(server) => {
             let passed = run_proxy(server.endpoint()?, stop).await;

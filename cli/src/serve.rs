@@ -35,7 +35,7 @@ use crate::global_options::{DEFAULT_DB, DEFAULT_LISTEN, Options};
 use crate::logging::LogFormat;
 use crate::open::engine_listener::{self, EngineListener};
 use crate::output::{print_json, print_line};
-use crate::signals::StopSignals;
+use crate::signals::{ServerSignals, StopSignals};
 use crate::stderr;
 use crate::units;
 
@@ -256,6 +256,9 @@ SIGTERM and Ctrl-C stop it gracefully: it begins no new work, /ready answers 503
 programs end within --drain, and accepted calls are answered and durable. A second signal does not
 wait. The exit code is 1 if the engine had failed (see /ready); it is safe to start the server
 again. docs/deploy.md has the order, and a unit of systemd.
+SIGHUP does not stop it, except on a terminal, where it means that the terminal was closed; after
+`nohup` it is ignored. A reload needs no signal: certificates, keys, abide.yaml and definitions are
+read again when they change.
 ABIDE_LOG=info logs more on stderr, with a record for each request (docs/logs.md). Libraries log
 only warnings, unless the variable names their targets: ABIDE_LOG=info,tungstenite=debug.";
 
@@ -318,8 +321,8 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         }
         None => None,
     };
-    let mut signals = StopSignals::new()?;
     let manager = Arc::new(ServiceManager::of_process());
+    let ServerSignals { stop: mut signals, reload } = ServerSignals::new(manager.is_present())?;
     let config = abide_client::Config { retention: args.retention(), buffers, ..options.config() };
     let mut config = abide_engine::Config::from(config);
     let local = match &tls {
@@ -333,9 +336,7 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     #[cfg(debug_assertions)]
     let config = fault::arm_requested_panic(config);
     let engine = Engine::open(&db, config).map_err(|error| error.to_refusal())?;
-    if let Ok(LockState::Free(Some(killed))) = former {
-        engine_listener::remove_left_behind(&killed);
-    }
+    engine_listener::remove_after_kill(&former);
     if let Some(file) = &args.first_token
         && let Err(failure) = first_start::create_token(&engine, &first_access, file).await
     {
@@ -409,12 +410,11 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         services,
         close_sockets.clone().cancelled_owned(),
     );
-    let reload_requests = manager.reload_requests();
     manager.tell_ready();
     let attending_manager = Arc::clone(&manager);
     let attended_engine = engine.clone();
     let attending = tokio::spawn(async move {
-        attending_manager.attend(&attended_engine, reload_requests).await;
+        attending_manager.attend(&attended_engine, reload).await;
     });
     let stopping = Stopping { drain, within: args.drain, close_sockets };
     let served =

@@ -22,15 +22,12 @@ impl EndSignals {
     /// # Errors
     /// The system's error.
     pub(crate) fn new() -> io::Result<EndSignals> {
-        let mut ignored = ignored_signals();
+        let mut ignored = ignored_signals().unwrap_or_default();
         if io::stdin().is_terminal() {
-            ignored &= !(1 << (SignalKind::interrupt().as_raw_value() - 1));
+            ignored &= !bit_of(SignalKind::interrupt());
         }
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let [interrupt, terminate, hangup] = kinds.map(|kind| {
-            let bit = 1_u64 << (kind.as_raw_value() - 1);
-            if ignored & bit != 0 { Ok(None) } else { signal(kind).map(Some) }
-        });
+        let [interrupt, terminate, hangup] = kinds.map(|kind| handle_unless(kind, ignored));
         Ok(EndSignals([interrupt?, terminate?, hangup?]))
     }
 
@@ -45,6 +42,11 @@ impl EndSignals {
     }
 }
 
+/// Handles a signal, unless it is one of the ignored ones.
+fn handle_unless(kind: SignalKind, ignored: u64) -> io::Result<Option<Signal>> {
+    if ignored & bit_of(kind) != 0 { Ok(None) } else { signal(kind).map(Some) }
+}
+
 async fn recv_if_handled(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
@@ -52,17 +54,53 @@ async fn recv_if_handled(signal: &mut Option<Signal>) {
     }
 }
 
-/// Returns the signals that this process ignores, one bit each. Linux reports them; elsewhere none.
-fn ignored_signals() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+/// Returns the signals that this process ignores, one bit each. `None`: the system does not say, as only Linux does.
+fn ignored_signals() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
 }
 
-/// The signals that stop a server: SIGINT (Ctrl-C) and SIGTERM.
+/// Returns the bit of a signal in [`ignored_signals`].
+fn bit_of(kind: SignalKind) -> u64 {
+    1 << (kind.as_raw_value() - 1)
+}
+
+/// The signals of a server.
+pub(crate) struct ServerSignals {
+    pub(crate) stop: StopSignals,
+    /// SIGHUP, if it asks for a reload.
+    pub(crate) reload: Option<Signal>,
+}
+
+impl ServerSignals {
+    /// SIGHUP asks for a reload, as it does of other servers. On a terminal it stops the server as SIGTERM does, because it
+    /// says that the terminal was closed. It stays ignored if the parent had ignored it, as `nohup` does.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn new(has_service_manager: bool) -> io::Result<ServerSignals> {
+        let mut stop = StopSignals::new()?;
+        let kind = SignalKind::hangup();
+        // A handler would end what `nohup` has begun, so there is none if it is unknown whether the signal is ignored.
+        let is_ignored = ignored_signals().is_none_or(|ignored| ignored & bit_of(kind) != 0);
+        if is_ignored && !has_service_manager {
+            return Ok(ServerSignals { stop, reload: None });
+        }
+        let hangup = signal(kind)?;
+        if has_service_manager || !io::stdin().is_terminal() {
+            return Ok(ServerSignals { stop, reload: Some(hangup) });
+        }
+        stop.hangup = Some(hangup);
+        Ok(ServerSignals { stop, reload: None })
+    }
+}
+
+/// The signals that stop a server: SIGINT (Ctrl-C), SIGTERM, and SIGHUP if [`ServerSignals`] says so.
 pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Option<Signal>,
 }
 
 impl StopSignals {
@@ -71,7 +109,7 @@ impl StopSignals {
     pub(crate) fn new() -> io::Result<StopSignals> {
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
-        Ok(StopSignals { terminate, interrupt })
+        Ok(StopSignals { terminate, interrupt, hangup: None })
     }
 
     /// Completes with the next signal.
@@ -79,6 +117,7 @@ impl StopSignals {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+            () = recv_if_handled(&mut self.hangup) => {}
         }
     }
 

@@ -19,7 +19,7 @@
 //! | the request id is valid | `Request::new` in `request_ids`, from `Inner::submit` |
 //! | there is room in the queue | `Queue::push` |
 //! | whose unit is next | `FairQueue::pop`; `WriterThread::run` takes as many as fit a group, after the due rows of `timers` |
-//! | the unit is a retry, or its credential was revoked while it waited | `Executor::answer_without_running` in `run_unit` |
+//! | the unit is a retry, its credential was revoked while it waited, or the process is about to stop | `Executor::answer_without_running` in `run_unit` |
 //! | the caller may call the reducer | `Executor::check_may_call`, from `Executor::run_within` in `execute` |
 //! | which rows exist for the caller | `ScopedTransaction`, over the `GroupTransaction` of all rows |
 //! | what the call does | the reducer: `append_message` in `reducers/src/message.rs` |

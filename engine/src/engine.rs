@@ -108,9 +108,10 @@ impl Engine {
         Box::pin(async move {
             // First, so that a call that is refused counts as well.
             self.inner.allow(caller, 1)?;
-            self.check_accepted(reducer)?;
-            let call = self.inner.registry.prepare(reducer, args.into())?;
-            let done = self.inner.submit(caller, vec![call], request_id, AnswerAt::Durable).await?;
+            let refusal = self.check_accepted(reducer, request_id)?;
+            let calls = vec![self.inner.registry.prepare(reducer, args.into())?];
+            let answer_at = AnswerAt::Durable;
+            let done = self.inner.submit(caller, calls, request_id, refusal, answer_at).await?;
             let duplicate = done.duplicate;
             let call = done.calls.into_iter().next().expect("one call has one answer");
             last_commit::note(call.seq);
@@ -172,14 +173,29 @@ impl Engine {
     }
 
     /// Refuses calls of these reducers by other processes with `unavailable` from now on: this process is about to stop, and
-    /// they begin work that it would have to leave. Everything else is accepted until [`Engine::close`]. Only the first call
-    /// has an effect.
+    /// they begin work that it would have to leave. A repeated request still gets the answer of the first one. Everything
+    /// else is accepted until [`Engine::close`]. Only the first call has an effect.
     pub fn refuse_calls_of(&self, reducers: &'static [&'static str]) {
         let _ = self.inner.refused_reducers.set(reducers);
     }
 
-    fn check_accepted(&self, reducer: &str) -> Result<(), Refusal> {
-        if self.is_for_callers { self.inner.check_accepted(reducer) } else { Ok(()) }
+    /// Returns the refusal of a call that begins work while this process is about to stop. It applies unless the request
+    /// is a repetition, which the writer finds out.
+    ///
+    /// # Errors
+    /// The refusal of a call without a request id: it repeats nothing.
+    fn check_accepted(
+        &self,
+        reducer: &str,
+        request_id: Option<&str>,
+    ) -> Result<Option<Refusal>, Refusal> {
+        if !self.is_for_callers {
+            return Ok(None);
+        }
+        match self.inner.refusal_of_new_work(reducer) {
+            Some(refusal) if request_id.is_none() => Err(refusal),
+            refusal => Ok(refusal),
+        }
     }
 
     /// Waits until an event is durable, and all events before it. It may be a future event.
@@ -215,21 +231,22 @@ impl Engine {
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
         }
         self.inner.allow(caller, calls.len())?;
-        let prepared = calls
-            .map(Into::into)
-            .enumerate()
-            .map(|(at, call)| {
-                let BatchCall { reducer, args } = call;
-                let accepted = self.check_accepted(&reducer);
-                let prepared = accepted.and_then(|()| self.inner.registry.prepare(&reducer, args));
-                prepared.map_err(|mut refusal| {
-                    refusal.batch_position = Some(at + 1);
-                    refusal
-                })
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut prepared = Vec::with_capacity(calls.len());
+        let mut refusal_if_new = None;
+        for (at, call) in calls.enumerate() {
+            let BatchCall { reducer, args }: BatchCall<CallArguments> = call.into();
+            let refusal =
+                self.check_accepted(&reducer, request_id).map_err(|why| at_position(why, at))?;
+            if refusal_if_new.is_none() {
+                refusal_if_new = refusal.map(|why| at_position(why, at));
+            }
+            let call =
+                self.inner.registry.prepare(&reducer, args).map_err(|why| at_position(why, at))?;
+            prepared.push(call);
+        }
         check_batch_bytes(caller, &prepared)?;
-        let done = self.inner.submit(caller, prepared, request_id, answer_at).await?;
+        let done =
+            self.inner.submit(caller, prepared, request_id, refusal_if_new, answer_at).await?;
         let results: Vec<CommittedCall> = done
             .calls
             .into_iter()
@@ -255,7 +272,7 @@ impl Engine {
             // A unit without calls: the writer runs due rows before any unit, in the same group.
             let system = Caller::system();
             let answer_at = AnswerAt::Durable;
-            self.inner.submit(&system, Vec::new(), None, answer_at).await.map(drop)
+            self.inner.submit(&system, Vec::new(), None, None, answer_at).await.map(drop)
         })
     }
 
@@ -621,6 +638,11 @@ impl Engine {
             );
         }
     }
+}
+
+/// Returns the refusal of the call at this position of a batch.
+fn at_position(refusal: Refusal, position: usize) -> Refusal {
+    Refusal { batch_position: Some(position + 1), ..refusal }
 }
 
 /// Refuses a batch of a restricted caller that would keep the calls of others waiting. One call of it can be as large

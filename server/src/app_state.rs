@@ -18,6 +18,7 @@ use crate::drain::Drain;
 use crate::metrics::MetricsCache;
 use crate::port::Protocols;
 use crate::public_url::{self, PublicUrl};
+use crate::tls::Tls;
 
 /// State shared by all routes.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct AppState {
     pub(crate) public_url: Option<PublicUrl>,
     /// Whether clients connect with TLS.
     pub(crate) has_tls: bool,
+    /// The certificate of the port, also for clients of the private socket.
+    pub(crate) tls: Option<Tls>,
     pub(crate) protocols: Option<Arc<dyn Protocols>>,
     pub(crate) metrics_cache: MetricsCache,
     pub(crate) refused_credentials: RefusedCredentials,

@@ -237,6 +237,32 @@ where
     }
 }
 
+/// Reads the body of a request that is refused by its head, so that the response reaches the client. Without this, HTTP/2
+/// resets the stream after the response, and some clients then discard the response; HTTP/1 closes a socket that has
+/// unread bytes, with the same effect.
+pub(crate) async fn discard(request: Request) {
+    let (parts, body) = request.into_parts();
+    let is_large = announced_bytes(&parts.headers) > limits::REFUSED_BODY_BYTES;
+    // With `Expect`, the client waits for the response before it sends the body.
+    if is_large || parts.headers.contains_key(EXPECT) {
+        return;
+    }
+    // A body that does not end in time is not worth more: its client gets the response as well as it can.
+    let _ = timeout(limits::REFUSED_BODY_TIMEOUT, read_away(body)).await;
+}
+
+/// Reads a body to its end or to the limit, and keeps nothing.
+async fn read_away(body: Body) {
+    let mut pieces = body.into_data_stream();
+    let mut seen = 0;
+    while let Some(Ok(piece)) = pieces.next().await {
+        seen += piece.len();
+        if seen > limits::REFUSED_BODY_BYTES {
+            return;
+        }
+    }
+}
+
 fn announced_bytes(headers: &HeaderMap) -> usize {
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     length.and_then(|length| length.parse().ok()).unwrap_or(0)
@@ -307,10 +333,33 @@ impl IntoResponse for BodyError {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use futures_util::stream;
 
     use super::*;
+
+    /// The body of a refused request is read, within limits: neither a slow one nor a large one occupies the server.
+    #[tokio::test(start_paused = true)]
+    async fn the_body_of_a_refused_request_is_read_within_limits() {
+        let begun = Instant::now();
+        let endless = stream::pending::<Result<Vec<u8>, Infallible>>();
+        discard(Request::new(Body::from_stream(endless))).await;
+        let waited = begun.elapsed();
+        let expected = limits::REFUSED_BODY_TIMEOUT;
+        assert!(waited >= expected && waited < 2 * expected, "{waited:?}");
+
+        let read = Arc::<AtomicUsize>::default();
+        let counter = Arc::clone(&read);
+        let large = stream::repeat_with(move || {
+            counter.fetch_add(64 << 10, Ordering::Relaxed);
+            Ok::<_, Infallible>(vec![b' '; 64 << 10])
+        });
+        discard(Request::new(Body::from_stream(large))).await;
+        let bytes = read.load(Ordering::Relaxed);
+        assert!(bytes > limits::REFUSED_BODY_BYTES && bytes < 2 * limits::REFUSED_BODY_BYTES);
+    }
 
     /// A body of a kilobyte per second was received, and held in memory, for 64 seconds.
     #[tokio::test(start_paused = true)]

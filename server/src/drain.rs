@@ -14,8 +14,9 @@ const REDUCERS_THAT_BEGIN_WORK: &[&str] =
 /// Tells a server that it is about to stop. Clones share it.
 ///
 /// After [`Drain::begin`], `/ready` answers 503, so that load balancers send requests elsewhere. Calls that claim work or
-/// start runs are refused with `unavailable`, and clients repeat them. Sockets stay open for everything else: results,
-/// heartbeats, queries. The server ends with the future that [`serve_with`](crate::serve_with) gets.
+/// start runs are refused with `unavailable`, and clients repeat them; a request that repeats an answered one gets its
+/// answer. Sockets stay open for everything else: results, heartbeats, queries. The server ends with the future that
+/// [`serve_with`](crate::serve_with) gets.
 #[derive(Clone, Debug, Default)]
 pub struct Drain {
     has_begun: Arc<AtomicBool>,

@@ -38,6 +38,7 @@ pub mod port;
 mod problem;
 mod public_url;
 mod query_string;
+mod regular_file;
 mod routes;
 mod serve;
 mod single;

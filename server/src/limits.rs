@@ -73,6 +73,12 @@ pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(64);
 /// writes before it reads. Beyond that the connection is closed.
 pub(crate) const DRAINED_BYTES: usize = 4 * abide_schema::limits::MESSAGE_BYTES;
 
+/// Bytes of the body of a refused request that are still read. A client that sends more may lose the response.
+pub(crate) const REFUSED_BODY_BYTES: usize = 1 << 20;
+
+/// How long the response to a refused request waits for its body: what a client has sent with the head has arrived by then.
+pub(crate) const REFUSED_BODY_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Messages of this size and larger are parsed in turns: smaller ones take some hundred microseconds at most.
 pub(crate) const LARGE_BYTES: usize = 32 << 10;
 

@@ -75,6 +75,7 @@ fn server_families(app: &AppState) -> Vec<MetricFamily> {
     let seq = engine.durable_seq().0.unsigned_abs();
     let floor = engine.metrics().change_log_oldest_seq.get();
     let free_bytes = engine.disk_free_bytes();
+    let not_after = app.tls.iter().map(|tls| tls.not_after().0.div_euclid(1_000_000) as f64);
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     vec![
         Metric::gauge("build_info", "The running version.")
@@ -88,6 +89,11 @@ fn server_families(app: &AppState) -> Vec<MetricFamily> {
                     .into_iter()
                     .collect(),
             ),
+        Metric::gauge(
+            "tls_certificate_not_after_seconds",
+            "When the certificate in use expires, in Unix time; no sample without TLS.",
+        )
+        .with(not_after.map(|at| MetricSample::new(Vec::new(), at)).collect()),
         Metric::gauge("seq", "The last durable event.").with_value(seq),
         Metric::gauge(
             "change_log_events",

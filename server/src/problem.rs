@@ -1,9 +1,12 @@
 //! Refusals over HTTP: `application/problem+json` (RFC 9457) with stable codes.
 
 use abide_schema::{Code, Listing, Refusal};
+use axum::extract::Request;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+
+use crate::body;
 
 /// The content type of a problem document.
 pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -73,7 +76,8 @@ pub fn note(refusal: &Refusal) {
 }
 
 /// Response for an unknown path.
-pub(crate) async fn no_route(uri: Uri) -> Problem {
+pub(crate) async fn no_route(uri: Uri, request: Request) -> Problem {
+    body::discard(request).await;
     let path = uri.path();
     let refusal = Refusal::new(Code::NotFound, format!("no route matches {path}"));
     Problem(match path.trim_end_matches('/') {
@@ -87,7 +91,8 @@ pub(crate) async fn no_route(uri: Uri) -> Problem {
 
 /// Response for an unsupported method. The code is `bad_request`; the status is HTTP's 405, as
 /// clients and proxies expect.
-pub(crate) async fn wrong_method(method: Method, uri: Uri) -> Response {
+pub(crate) async fn wrong_method(method: Method, uri: Uri, request: Request) -> Response {
+    body::discard(request).await;
     let detail = format!("{} does not support {method}", uri.path());
     let refusal =
         Refusal::new(Code::BadRequest, detail).hint("the header Allow lists the supported methods");

@@ -179,6 +179,7 @@ async fn run(
         protocols: services.protocols,
         public_url: services.public_url,
         has_tls: port.tls.is_some(),
+        tls: port.tls.clone(),
         metrics_cache: MetricsCache::default(),
         refused_credentials: RefusedCredentials::default(),
         dropped_log_records: services.dropped_log_records,

@@ -6,7 +6,6 @@
 //! *Invariant:* the files in use are valid. Invalid files do not replace them, and a server does not start with them.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -27,7 +26,7 @@ use tokio_rustls::server::TlsStream;
 use x509_cert::der::Decode as _;
 use x509_cert::ext::pkix::BasicConstraints;
 
-use crate::limits;
+use crate::{limits, regular_file};
 
 /// Maximum parts of a kilobyte that are read after a handshake has failed. A client has sent at most its first requests.
 const PARTS_AFTER_FAILURE: usize = 64;
@@ -99,6 +98,11 @@ impl Tls {
     #[must_use]
     pub fn accepts_client_certificates(&self) -> bool {
         self.0.files.client_ca.is_some()
+    }
+
+    /// Returns when the certificate in use expires.
+    pub(crate) fn not_after(&self) -> Micros {
+        self.lock().not_after
     }
 
     /// Reads the files again whenever they have changed. It never completes.
@@ -387,7 +391,7 @@ fn read_roots(path: &Path) -> Result<RootCertStore, Refusal> {
 /// Reads a file of a bounded size.
 fn read_file(path: &Path) -> Result<Vec<u8>, Refusal> {
     let mut content = Vec::new();
-    let read = File::open(path)
+    let read = regular_file::open(path)
         .and_then(|file| file.take(limits::PEM_BYTES + 1).read_to_end(&mut content));
     if let Err(why) = read {
         let why = lowercase_first(&why.to_string());

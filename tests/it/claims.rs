@@ -98,6 +98,43 @@ fn a_driver_claims_the_longest_waiting_run_of_its_scope() {
     });
 }
 
+/// A server that was about to stop refused every claim, so a worker whose answer was lost could not learn that it had a
+/// lease.
+#[test]
+fn a_repeated_claim_is_answered_while_the_process_is_about_to_stop() {
+    run(async {
+        let world = tenants().await;
+        let by = Caller::local();
+        let callers = world.engine().for_callers();
+        let claim = json!({"tools": ["put"], "worker": "w", "lease_ms": 60_000});
+        let request = BatchCall { reducer: "claim_next_tool_call".to_owned(), args: claim.clone() };
+        let batch = [request.clone(), request];
+        let first = callers.call(&by, "claim_next_tool_call", &claim, Some("r1")).await.unwrap();
+        let both = callers.batch(&by, &batch, Some("r2")).await.unwrap();
+
+        callers.refuse_calls_of(&["claim_next_tool_call"]);
+        let again = callers.call(&by, "claim_next_tool_call", &claim, Some("r1")).await.unwrap();
+        assert!(again.duplicate);
+        assert_eq!((again.seq, again.result), (first.seq, first.result));
+        let both_again = callers.batch(&by, &batch, Some("r2")).await.unwrap();
+        assert!(both_again.duplicate);
+        assert_eq!(both_again.seq, both.seq);
+
+        let seq = world.engine().durable_seq();
+        for request_id in [None, Some("r3")] {
+            let refused = callers.call(&by, "claim_next_tool_call", &claim, request_id).await;
+            assert_eq!(refused.unwrap_err().code, Code::Unavailable, "{request_id:?}");
+            let refused = callers.batch(&by, &batch, request_id).await.unwrap_err();
+            assert_eq!(refused.code, Code::Unavailable, "{request_id:?}");
+            assert_eq!(refused.batch_position, Some(1), "{request_id:?}");
+        }
+        let other = json!({"tools": ["put"], "worker": "w", "lease_ms": 30_000});
+        let conflict = callers.call(&by, "claim_next_tool_call", &other, Some("r1")).await;
+        assert_eq!(conflict.unwrap_err().code, Code::RequestIdConflict);
+        assert_eq!(world.engine().durable_seq(), seq, "nothing was written");
+    });
+}
+
 /// A claim read up to a thousand calls at once, with their arguments: with those of a session that is cancelled, gigabytes.
 /// The class: a loop over stored rows whose number is limited, and whose size is not.
 #[test]

@@ -1,16 +1,21 @@
-//! SIGTERM: accepted calls get a response, the file is left clean, and the process ends in time.
+//! SIGTERM: accepted calls get a response, the file is left clean, and the process ends in time. SIGHUP stops a server only
+//! on a terminal.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::load::{Load, assert_log_is};
-use crate::program::PATIENCE;
+use crate::program::{PATIENCE, Process, abide, run};
 use crate::server::Server;
 
 /// The file is complete without its WAL.
@@ -99,16 +104,72 @@ fn a_second_signal_does_not_hang() {
 fn reports_the_log_at_start_and_end() {
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("abide.db");
-    let process = crate::program::Process::spawn(
-        crate::program::abide().args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&db),
-    );
+    let mut command = abide();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&db);
+    let process = Process::spawn(&mut command);
     let first = process.line();
     assert!(first.starts_with("abide "), "{first}");
     let url = first.split("  ·  ").nth(1).unwrap().to_owned();
-    crate::program::run(["call", "create_session", "agent=a", "--url", &url]).good();
+    run(["call", "create_session", "agent=a", "--url", &url]).good();
     process.terminate();
     let ended = process.ended();
     assert_eq!(ended.code, Some(0));
     assert!(ended.stdout.ends_with("\nstopped  ·  1 event in the log\n"), "{ended:?}");
     assert_eq!(ended.stderr, "");
+}
+
+/// A server with this standard input, and its URL. `option` of `env` says what the parent has set SIGHUP to.
+fn start_under(option: &str, stdin: Stdio, db: &Path) -> (Process, String) {
+    let mut command = abide();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(db);
+    let mut parent = Command::new("env");
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => parent.env(name, value),
+            None => parent.env_remove(name),
+        };
+    }
+    parent.arg(option).arg(command.get_program()).args(command.get_args()).stdin(stdin);
+    let server = Process::spawn(&mut parent);
+    let greeting = server.line();
+    let url = greeting.split("  ·  ").nth(1).unwrap().to_owned();
+    (server, url)
+}
+
+/// SIGHUP killed a server without a service manager: `kill -HUP` after the renewal of a certificate was an outage.
+#[test]
+fn sighup_without_a_terminal_does_not_stop_a_server() {
+    for option in ["--default-signal=HUP", "--ignore-signal=HUP"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (server, url) = start_under(option, Stdio::null(), &folder.path().join("abide.db"));
+        server.signal(Signal::HUP);
+        run(["call", "create_session", "agent=a", "--url", &url]).good();
+        server.terminate();
+        let ended = server.ended();
+        assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{option}: {ended:?}");
+    }
+}
+
+/// A server whose terminal was closed was killed, and with it its tools.
+#[test]
+fn sighup_on_a_terminal_stops_a_server_unless_it_is_ignored() {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let stdin = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db");
+    let (server, url) = start_under("--ignore-signal=HUP", stdin(), &db);
+    server.signal(Signal::HUP);
+    run(["call", "create_session", "agent=a", "--url", &url]).good();
+    server.terminate();
+    assert_eq!(server.ended().code, Some(0));
+    let (server, _) = start_under("--default-signal=HUP", stdin(), &db);
+    server.signal(Signal::HUP);
+    let ended = server.ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stdout.ends_with("stopped  ·  1 event in the log\n"), "{ended:?}");
+    assert_in_order(&db);
 }

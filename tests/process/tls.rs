@@ -1,7 +1,8 @@
 //! TLS as its users meet it: clients that trust the server and clients that do not, certificates of clients, renewed
 //! certificates, and commands on the machine of the server.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,15 +11,17 @@ use abide_client::{Abide, Error};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde_json::Value as JsonValue;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::program::{ExitedProcess, Process, abide, run};
 use crate::server::Server;
@@ -139,6 +142,9 @@ fn a_client_trusts_the_authority_that_it_names_or_those_of_the_system() {
     assert_failed(&with_system(&other.ca()), 3, "an authority that this machine does not trust");
     let wrong = served.run(&COUNT, &["--ca", &other.ca()]);
     assert_failed(&wrong, 3, "its certificate is not signed by an authority in");
+    for untrusted in [&wrong, &with_system(&other.ca())] {
+        assert_failed(untrusted, 3, "--ca FILE");
+    }
     let none = served.run(&COUNT, &["--ca", "/dev/null"]);
     assert_failed(&none, 1, "/dev/null cannot be used: it has no certificate in PEM");
 
@@ -226,6 +232,20 @@ async fn connect(
 }
 
 #[tokio::test]
+async fn the_metrics_say_when_the_certificate_expires() {
+    let authority = Authority::new("ours");
+    let served = TlsServer::start(&authority.sign("server", &LOCAL).server_options());
+    let mut stream = connect(&served, &authority).await;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let name = "abide_tls_certificate_not_after_seconds ";
+    let value = answer.lines().find_map(|line| line.strip_prefix(name)).expect(&answer);
+    // The certificates of `rcgen` are valid until 4096-01-01.
+    assert_eq!(value.parse::<f64>(), Ok(67_090_118_400.0), "{value}");
+}
+
+#[tokio::test]
 async fn the_sdk_reports_an_untrusted_certificate_as_an_error_of_its_own() {
     let authority = Authority::new("ours");
     let served = TlsServer::start(&authority.sign("server", &LOCAL).server_options());
@@ -234,6 +254,44 @@ async fn the_sdk_reports_an_untrusted_certificate_as_an_error_of_its_own() {
     let error = failed.expect_err("it is not trusted");
     assert!(matches!(error, Error::Tls { .. }), "{error}");
     assert!(error.hint().is_some());
+}
+
+/// The error named an alert of TLS, and no option. Abide's own server accepts clients without a certificate.
+#[tokio::test]
+async fn a_server_that_requires_a_certificate_of_the_client_is_explained() {
+    let authority = Authority::new("ours");
+    let pair = authority.sign("server", &LOCAL);
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority.ca()).unwrap()).unwrap();
+    let roots = Arc::new(roots);
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build().unwrap();
+    let certificate = CertificateDer::from_pem_file(&pair.certificate).unwrap();
+    let key = PrivateKeyDer::from_pem_file(&pair.key).unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let serving = tokio::spawn(async move {
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        while let Ok((socket, _)) = listener.accept().await {
+            let accepted = acceptor.accept(socket).into_fallible().await;
+            let (_, mut socket) = accepted.expect_err("the client has no certificate");
+            // A socket that is closed before it is read discards the alert.
+            let _ = socket.shutdown().await;
+            let _ = socket.read_to_end(&mut Vec::new()).await;
+        }
+    });
+    let failed = Abide::builder(&url).ca(authority.ca()).connect().await;
+    let error = failed.expect_err("it has no certificate");
+    assert!(error.to_string().contains("requires a certificate of this client"), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("--cert FILE --key FILE")), "{error:?}");
+    serving.abort();
 }
 
 /// A server whose log the test reads.
@@ -280,6 +338,22 @@ fn a_renewed_certificate_is_used_without_a_restart() {
     assert_failed(&ask(&before.ca()), 3, "is not signed by an authority in");
 }
 
+/// The thread that read a pipe waited for ever, and so did the end of the process.
+#[test]
+fn a_pipe_in_place_of_a_certificate_does_not_hold_up_the_stop() {
+    let authority = Authority::new("ours");
+    let pair = authority.sign("server", &LOCAL);
+    let folder = tempfile::tempdir().unwrap();
+    let (process, url) = start_with_log(&folder.path().join("abide.db"), &pair.server_options());
+    fs::remove_file(&pair.certificate).unwrap();
+    mkfifoat(CWD, &pair.certificate, Mode::RWXU).unwrap();
+    let line = await_log(&process, "it is not a regular file");
+    assert!(line.contains("certificate_not_replaced"), "{line}");
+    run(COUNT.into_iter().chain(["--url", &url, "--ca", &authority.ca()])).good();
+    process.terminate();
+    assert_eq!(process.ended().code, Some(0));
+}
+
 #[test]
 fn a_certificate_of_a_client_is_a_credential_of_an_identity() {
     let authority = Authority::new("ours");
@@ -303,8 +377,16 @@ fn a_certificate_of_a_client_is_a_credential_of_an_identity() {
     let fingerprint = served.run_next_to_file(&words).good();
     let id = &fingerprint[..32];
 
-    assert_failed(&served.run(&COUNT, &["--ca", &ca]), 1, "the request has no token");
+    let none = served.run(&COUNT, &["--ca", &ca]);
+    assert_failed(&none, 1, "the request has no token");
+    assert_failed(&none, 1, "--cert FILE --key FILE");
     run_as(&worker, &COUNT).good();
+    for (mode, warnings) in [(0o644, 1), (0o640, 0)] {
+        fs::set_permissions(&worker.key, Permissions::from_mode(mode)).unwrap();
+        let ended = run_as(&worker, &COUNT);
+        let count = ended.stderr.matches("can read the private key").count();
+        assert_eq!((ended.code, count), (Some(0), warnings), "{mode:o}: {ended:?}");
+    }
     run_as(&worker, &["call", "register_tool", "name=refund", "effect=at_most_once"]).good();
     let denied = run_as(&worker, &["call", "create_session", "agent=support"]);
     assert_failed(&denied, 1, "[denied]");
@@ -360,7 +442,13 @@ fn the_socket_of_a_killed_server_is_removed_by_the_next_one() {
     served.server.kill();
     assert!(first.exists());
     served.server.start_again();
-    assert!(!first.exists() && socket(&served).exists());
+    let second = socket(&served);
+    assert!(!first.exists() && second.exists());
+    // A command that opens the file also replaces the entry that names the socket.
+    served.server.kill();
+    let db = text(&served.server.db());
+    run(COUNT.into_iter().chain(["--db", &db])).good();
+    assert!(!second.parent().unwrap().exists());
 }
 
 /// A command that goes on started an engine of its own while the server was restarted, and the server found the file in

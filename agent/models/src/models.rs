@@ -7,6 +7,8 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -543,6 +545,14 @@ fn has_model(config: &ProviderConfig, model: &String) -> bool {
     config.models.is_empty() || config.models.contains(model)
 }
 
+/// Reads the file of a key. A pipe would be waited for, and a configuration is read again while agents run.
+fn read_key_file(path: &Path) -> io::Result<String> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    fs::read_to_string(path)
+}
+
 /// The provider's key, or why it is missing.
 fn key(
     config: &ProviderConfig,
@@ -555,7 +565,7 @@ fn key(
     }
     if let Some(path) = &config.key_file {
         let path: PathBuf = surroundings.folder.join(path);
-        let value = std::fs::read_to_string(&path).map_err(|error| {
+        let value = read_key_file(&path).map_err(|error| {
             format!("its key file `{}` cannot be read: {error}", path.display())
         })?;
         let value = value.trim();

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use abide_agent::media_type;
 use abide_schema::limits::MESSAGE_BYTES;
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Refusal, lowercase_first};
 use abide_sse::Parser;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use rustls::CertificateError;
 use serde_json::Value as JsonValue;
 
 use crate::failure::Failure;
@@ -39,7 +40,22 @@ pub(super) enum SendError {
 
 impl From<reqwest::Error> for SendError {
     fn from(error: reqwest::Error) -> SendError {
-        SendError::Lost(error.without_url().to_string())
+        SendError::Lost(innermost_cause(&error))
+    }
+}
+
+/// Returns the cause of an error. The error itself says only that the request was not sent.
+fn innermost_cause(error: &reqwest::Error) -> String {
+    let mut cause: &(dyn std::error::Error + 'static) = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let system = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    match system.and_then(|why| why.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            "its certificate is signed by an authority that this machine does not trust; give it with --ca FILE".to_owned()
+        }
+        _ => lowercase_first(&cause.to_string()),
     }
 }
 

@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _}
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use abide_engine::Holder;
+use abide_engine::{Holder, LockState};
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal};
 use abide_server::SharedListener;
@@ -91,6 +91,14 @@ fn listen_in(base: &Path, token: &str) -> io::Result<(SharedListener, TempDir, S
             Ok((SharedListener::at_socket(&path, token)?, folder, text.to_owned()))
         }
         _ => Err(io::Error::new(io::ErrorKind::InvalidFilename, "its path is too long")),
+    }
+}
+
+/// Removes the socket of a process that was killed while it had a file. `former` is the state of the lock before this
+/// process opened the file, and thereby replaced the entry that names the socket.
+pub(crate) fn remove_after_kill(former: &io::Result<LockState>) {
+    if let Ok(LockState::Free(Some(killed))) = former {
+        remove_left_behind(killed);
     }
 }
 

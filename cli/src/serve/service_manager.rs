@@ -9,7 +9,7 @@ use std::{env, io};
 
 use abide_engine::Engine;
 use rustix::time::{ClockId, clock_gettime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::time::MissedTickBehavior;
 
 /// The service manager that has started this process. Without one, nothing is sent.
@@ -47,17 +47,9 @@ impl ServiceManager {
         self.send("STOPPING=1\nSTATUS=finishing what has begun");
     }
 
-    /// Returns the signals that request a reload, if there is a service manager. Call it before
-    /// [`ServiceManager::tell_ready`]: without a handler, SIGHUP ends the process.
-    pub(crate) fn reload_requests(&self) -> Option<Signal> {
-        self.socket.as_ref()?;
-        match signal(SignalKind::hangup()) {
-            Ok(requests) => Some(requests),
-            Err(why) => {
-                tracing::warn!(name: "reload_unanswered", %why, "reloads cannot be answered: the system has no room for the handler");
-                None
-            }
-        }
+    /// Returns `true` if a service manager has started this process.
+    pub(crate) fn is_present(&self) -> bool {
+        self.socket.is_some()
     }
 
     /// Tells that the server is alive and that it has been reloaded, if anyone wants to know it. A server whose engine has failed is
@@ -78,10 +70,11 @@ impl ServiceManager {
         }
     }
 
-    /// `systemctl reload` sends SIGHUP. Files are read again when they change, so nothing is left to do for it.
+    /// `systemctl reload` and people send SIGHUP. Files are read again when they change, so nothing is left to do for it.
     async fn answer_reloads(&self, requests: Option<Signal>) {
         let Some(mut requests) = requests else { return };
         while requests.recv().await.is_some() {
+            tracing::info!(name: "reload_requested", "a reload was requested: files are read again when they change");
             let now = clock_gettime(ClockId::Monotonic);
             let us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
             self.send(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));

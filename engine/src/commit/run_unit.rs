@@ -122,8 +122,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Answers a unit that must not run: its credential was revoked while it was queued, or it is a retry. It writes
-    /// nothing.
+    /// Answers a unit that must not run: its credential was revoked while it was queued, it is a retry, or the process is
+    /// about to stop. It writes nothing.
     fn answer_without_running(
         &mut self,
         unit: &Unit,
@@ -133,8 +133,13 @@ impl Executor {
             self.check_credential(&unit.caller, watchers.credentials())?
                 .map_err(UnitFailure::Refused)?;
         }
-        match fault_points::remembered(unit.request.as_ref()) {
-            Some(request) => self.stored_result(unit, request),
+        if let Some(request) = fault_points::remembered(unit.request.as_ref())
+            && let Some(answered) = self.stored_result(unit, request)?
+        {
+            return Ok(Some(answered));
+        }
+        match &unit.refusal_if_new {
+            Some(refusal) => Err(UnitFailure::Refused((**refusal).clone())),
             None => Ok(None),
         }
     }

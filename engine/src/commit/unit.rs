@@ -28,6 +28,8 @@ pub(crate) struct Unit {
     pub(crate) finished: Vec<FinishedWork>,
     /// How often it was given to readers.
     pub(crate) deferrals: usize,
+    /// Why it must not run, unless it repeats a request: the process is about to stop.
+    pub(crate) refusal_if_new: Option<Box<Refusal>>,
     pub(crate) answer_at: AnswerAt,
     /// The rows that its calls have changed in their last attempt, even if they were refused.
     pub(crate) rows_changed: Cell<u64>,
@@ -49,6 +51,7 @@ impl Unit {
             due: None,
             finished: Vec::new(),
             deferrals: 0,
+            refusal_if_new: None,
             answer_at: AnswerAt::Durable,
             rows_changed: Cell::default(),
             reply,

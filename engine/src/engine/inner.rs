@@ -64,7 +64,7 @@ pub(crate) struct Inner {
 impl Inner {
     /// Submits a unit to the writer and waits for its answer, which comes when the unit is durable
     /// (`commit/durable.rs`), or with [`AnswerAt::Applied`] when it is in the journal. If the task that waits is
-    /// dropped, the unit runs all the same.
+    /// dropped, the unit runs all the same. With `refusal_if_new` it does not run: only a repetition is answered.
     ///
     /// # Errors
     /// A [`Refusal`] of the request id, of the queue, or of a call; `engine_failed` if a thread of the engine panicked.
@@ -73,6 +73,7 @@ impl Inner {
         caller: &Caller,
         calls: Vec<PreparedCall>,
         request_id: Option<&str>,
+        refusal_if_new: Option<Refusal>,
         answer_at: AnswerAt,
     ) -> Result<UnitResult, Refusal> {
         let request = request_id.map(|id| Request::new(id, &calls)).transpose()?;
@@ -82,7 +83,8 @@ impl Inner {
             let detail = format!("{} is reserved for the engine", Caller::SYSTEM);
             return Err(Refusal::new(Code::Denied, detail));
         }
-        let unit = Unit { answer_at, ..Unit::new(caller.clone(), calls, request, reply) };
+        let unit = Unit::new(caller.clone(), calls, request, reply);
+        let unit = Unit { refusal_if_new: refusal_if_new.map(Box::new), answer_at, ..unit };
         let weight = unit.weight();
         let begun = Instant::now();
         self.send(Some(&self.turn(caller)), WriterJob::Unit(unit), weight)?;
@@ -105,16 +107,17 @@ impl Inner {
         })
     }
 
-    /// Refuses a call of a reducer that other processes cannot call any more.
-    pub(crate) fn check_accepted(&self, reducer: &str) -> Result<(), Refusal> {
-        let refused = self.refused_reducers.get();
-        if refused.is_none_or(|refused| !refused.contains(&reducer)) {
-            return Ok(());
+    /// Returns the refusal of a call of a reducer that other processes cannot call any more; `None` for other reducers.
+    pub(crate) fn refusal_of_new_work(&self, reducer: &str) -> Option<Refusal> {
+        if !self.refused_reducers.get()?.contains(&reducer) {
+            return None;
         }
         let detail = format!("{reducer} is not accepted any more: the process is about to stop");
-        Err(Refusal::new(Code::Unavailable, detail)
-            .hint("nothing was written; try again when it runs again")
-            .retry_after_ms(STOPPING_RETRY_MS))
+        Some(
+            Refusal::new(Code::Unavailable, detail)
+                .hint("nothing was written; try again when it runs again")
+                .retry_after_ms(STOPPING_RETRY_MS),
+        )
     }
 
     /// Returns where a caller's connections find and count whole results.

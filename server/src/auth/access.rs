@@ -26,6 +26,7 @@ use crate::auth::access_config::is_loopback;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::auth::jwt::UniqueObject;
 use crate::auth::protected_resource;
+use crate::body;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::connections::unauthenticated::UnauthenticatedConnection;
 use crate::problem::Problem;
@@ -135,8 +136,14 @@ async fn authenticate(
             refuse_pages(headers)?;
             authenticator.admit_certificate(certificate).await
         }
-        (None, None) => Err(Refusal::new(Code::Unauthenticated, "the request has no token")
-            .hint("send the header: Authorization: Bearer <token>")),
+        (None, None) => {
+            let hint = if authenticator.access.accepts_client_certificates() {
+                "send the header: Authorization: Bearer <token>, or present a client certificate"
+            } else {
+                "send the header: Authorization: Bearer <token>"
+            };
+            Err(Refusal::new(Code::Unauthenticated, "the request has no token").hint(hint))
+        }
     }
 }
 
@@ -166,6 +173,7 @@ pub(crate) async fn authenticate_request(
             if let Some(place) = request.extensions().get::<ConnectionPermit>()
                 && let Err(refusal) = place.mark_authenticated(&session.caller)
             {
+                body::discard(request).await;
                 return refuse_connection(refusal);
             }
             if let Some(pending) = request.extensions().get::<Arc<UnauthenticatedConnection>>() {
@@ -195,6 +203,7 @@ pub(crate) async fn authenticate_request(
                     let headers = request.headers();
                     protected_resource::challenge(&app, &mut response, uri, headers);
                 }
+                body::discard(request).await;
                 return response;
             }
         }

@@ -95,6 +95,11 @@ impl AccessConfig {
         self
     }
 
+    /// Returns `true` if a certificate of a client is a credential.
+    pub(crate) fn accepts_client_certificates(&self) -> bool {
+        self.has_client_certificates
+    }
+
     /// Returns `true` if credentials are required regardless of the file.
     pub(crate) fn requires_credentials(&self) -> bool {
         self.token.is_some()

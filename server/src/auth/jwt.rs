@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -21,7 +22,7 @@ use serde::de::{MapAccess, Visitor};
 use serde_json::{Map, Value as JsonValue};
 
 use crate::auth::unknown;
-use crate::limits;
+use crate::{limits, regular_file};
 
 /// The configuration file: trusted keys, and the mapping of claims.
 #[derive(Clone, Debug, Deserialize)]
@@ -305,7 +306,8 @@ fn read_keys(path: &Path) -> Result<Arc<[Key]>, Refusal> {
 }
 
 fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, Refusal> {
-    let text = std::fs::read_to_string(path).map_err(|why| unusable_file(path, &why))?;
+    let text = regular_file::open(path).and_then(io::read_to_string);
+    let text = text.map_err(|why| unusable_file(path, &why))?;
     serde_json::from_str(&text).map_err(|why| unusable_file(path, &why))
 }
 

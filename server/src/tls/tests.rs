@@ -186,6 +186,7 @@ fn a_certificate_that_expires_while_it_is_in_use_is_logged_once() {
     let folder = Folder::new();
     folder.write_pair(2020, 3020);
     let tls = Tls::open(folder.files()).expect("they fit");
+    assert_eq!(tls.not_after().to_string(), "3020-01-01T00:00:00Z");
     assert_eq!(tls.check(UnixTime::now()), Checked::Unchanged);
     assert!(!tls.lock().is_expiry_logged);
     let later = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1 << 36));

@@ -284,12 +284,17 @@ fn a_key_can_be_in_a_file() {
     std::fs::write(folder.path().join("key"), "sk-from-file\n").expect("the file can be written");
     std::fs::write(folder.path().join("empty"), "\n").expect("the file can be written");
     let provider = |id: &str| json!({ "id": id, "kind": "openai", "key_file": id, "models": [id] });
-    let providers = json!([provider("key"), provider("empty"), provider("absent")]);
+    // As a pipe, which would be waited for.
+    std::fs::create_dir(folder.path().join("other")).expect("the folder can be created");
+    let ids = ["key", "empty", "absent", "other"];
+    let providers = json!(ids.map(provider));
     let config = serde_json::from_value(json!({ "providers": providers })).expect("it is valid");
     let surroundings = ConfigContext { environment: &|_| None, folder: folder.path() };
     let models = Models::new(config, &surroundings).expect("it is valid");
     assert!(models.resolve(&wanted("key -")).is_ok());
-    for (id, why) in [("empty", "is empty"), ("absent", "cannot be read")] {
+    for (id, why) in
+        [("empty", "is empty"), ("absent", "cannot be read"), ("other", "it is not a regular file")]
+    {
         let error = models.resolve(&wanted(&format!("{id} -"))).expect_err("there is no key");
         assert!(error.code() == "key_missing" && error.to_string().contains(why), "{error}");
     }

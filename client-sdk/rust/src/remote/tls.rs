@@ -35,6 +35,7 @@ pub(super) struct Tls {
     host: String,
     name: ServerName<'static>,
     ca: Option<PathBuf>,
+    has_certificate: bool,
 }
 
 impl fmt::Debug for Tls {
@@ -63,6 +64,7 @@ impl Tls {
             host: host.to_owned(),
             name,
             ca: options.ca.clone(),
+            has_certificate: options.client.is_some(),
         })
     }
 
@@ -86,10 +88,27 @@ impl Tls {
                 "it does not speak TLS".to_owned(),
                 "write http:// in place of https://, or start the server with --tls-cert and --tls-key",
             ),
+            TlsError::AlertReceived(alert)
+                if is_about_certificate(*alert) && !self.has_certificate =>
+            {
+                (
+                    format!("the server requires a certificate of this client ({alert:?})"),
+                    "give the certificate and its key: --cert FILE --key FILE, in Rust `client_certificate(…)`",
+                )
+            }
             TlsError::AlertReceived(alert) if is_about_certificate(*alert) => (
                 format!("the server does not accept the certificate of this client ({alert:?})"),
                 "present a certificate that an authority of `abide serve --tls-client-ca` has signed and that has not expired, or none",
             ),
+            // Some servers send it to a client without a certificate.
+            TlsError::AlertReceived(alert @ AlertDescription::HandshakeFailure)
+                if !self.has_certificate =>
+            {
+                (
+                    format!("the server ended the handshake ({alert:?})"),
+                    "check that the server speaks TLS 1.2 or 1.3; if it requires a certificate of this client, give it with --cert FILE --key FILE, in Rust `client_certificate(…)`",
+                )
+            }
             TlsError::AlertReceived(alert) => (
                 format!("the server ended the handshake ({alert:?})"),
                 "check that the server speaks TLS 1.2 or 1.3, and its log",
@@ -109,11 +128,11 @@ impl Tls {
                 None => (
                     "its certificate is signed by an authority that this machine does not trust"
                         .to_owned(),
-                    "give the certificate of that authority: --ca FILE or ABIDE_CA, in Rust `ca(…)`",
+                    UNKNOWN_ISSUER_HINT,
                 ),
                 Some(ca) => (
                     format!("its certificate is not signed by an authority in {}", ca.display()),
-                    "give the certificate of the authority that signed the server's certificate; the server sends those between both",
+                    UNKNOWN_ISSUER_HINT,
                 ),
             },
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => (
@@ -141,6 +160,8 @@ impl Tls {
         }
     }
 }
+
+const UNKNOWN_ISSUER_HINT: &str = "give the certificate of the authority that signed it: --ca FILE or ABIDE_CA, in Rust `ca(…)`; the server sends those between both";
 
 const NAME_HINT: &str =
     "write a name of the certificate in the URL, or request a certificate that has this name";
@@ -231,9 +252,27 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Refusa
 
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Refusal> {
     let text = read_file(path)?;
+    warn_of_readers(path);
     PrivateKeyDer::from_pem_slice(&text)
         .map_err(|_| unusable(path, "it has no private key in PEM without a passphrase"))
 }
+
+/// Warns once for a client: a key is read when the client is created.
+#[cfg(unix)]
+fn warn_of_readers(key: &Path) {
+    use std::os::unix::fs::MetadataExt as _;
+    // The group can be meant to read it, as `ssl-cert` of Debian.
+    if fs::metadata(key).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o004 != 0) {
+        tracing::warn!(
+            name: "key_exposed",
+            key = %key.display(),
+            "other users of this machine can read the private key"
+        );
+    }
+}
+
+#[cfg(not(unix))]
+fn warn_of_readers(_key: &Path) {}
 
 fn read_file(path: &Path) -> Result<Vec<u8>, Refusal> {
     fs::read(path).map_err(|why| {
