@@ -64,6 +64,7 @@ mod explain;
 mod failure;
 mod global_options;
 mod grants;
+mod health;
 mod http_client;
 mod identity;
 mod init;

@@ -3,12 +3,16 @@
 //! `Dockerfile`.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::thread;
 
 use serde_json::{Value as JsonValue, json};
 
 use crate::agent::request_with;
 use crate::metrics::read;
 use crate::program::{Process, abide, run};
+use crate::server::Server;
 
 /// The default of `--drain` in seconds.
 fn drain() -> u64 {
@@ -40,6 +44,47 @@ fn compose_gives_a_server_the_time_to_stop() {
     // The image refuses to start without a volume there.
     assert_eq!(service["volumes"], json!(["data:/data"]));
     assert!(project["volumes"].get("data").is_some(), "{project}");
+}
+
+/// The check of a container needed a shell, a token or `curl`, which the image of a release does not have.
+#[test]
+fn the_health_check_of_compose_asks_the_server() {
+    let project: JsonValue = abide_yaml::from_str(&read("deploy/compose.yaml")).unwrap();
+    let check = project["services"]["abide"]["healthcheck"]["test"].as_array().unwrap();
+    let check: Vec<&str> = check.iter().map(|word| word.as_str().unwrap()).collect();
+    assert_eq!(check[..2], ["CMD", "/usr/bin/abide"]);
+    let mut server = Server::start();
+    let db = server.db();
+    let words: Vec<&str> = check[2..]
+        .iter()
+        .map(|word| if *word == "/data/abide.db" { db.to_str().unwrap() } else { *word })
+        .collect();
+    assert_eq!(run(&words).good(), format!("ready  ·  {}\n", server.url()));
+    let asked = server.run(&["health", "--json"]).json();
+    assert_eq!(asked, json!({"ready": true, "url": server.url()}));
+
+    server.kill();
+    for ended in [run(&words), server.run(&["health", "--wait", "1s"])] {
+        assert!(ended.code == Some(3) && ended.stderr.contains("[unreachable]"), "{ended:?}");
+    }
+}
+
+/// Another program on the port of the server is not the server.
+#[test]
+fn only_a_server_of_abide_is_healthy() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let other = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut request = [0; 4096];
+        assert!(socket.read(&mut request).unwrap() > 0);
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
+        socket.write_all(answer.as_bytes()).unwrap();
+    });
+    let ended = run(["health", "--url", &url]);
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.stderr.contains("is not an Abide server"), "{ended:?}");
+    other.join().unwrap();
 }
 
 #[test]
