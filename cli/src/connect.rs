@@ -265,7 +265,7 @@ const fn listing_command(listing: Listing) -> &'static str {
 }
 
 /// The command that lists the reducers, as a hint.
-pub(crate) const LIST_REDUCERS: &str = "`abide call` lists the reducers";
+const LIST_REDUCERS: &str = "`abide call` lists the reducers";
 
 /// The hint about a credential that has expired.
 const EXPIRED: &str = "ask the issuer for a new one";
