@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::time::{Duration, Instant};
-use std::{env, fs, io};
+use std::{fs, io};
 
 use abide_client::{Abide, Config, Error};
 use abide_engine::{Engine, Holder, OpenError};
@@ -13,6 +13,7 @@ use crate::agent::{FOLDER, quote};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::lock_holder::{find_holder, is_server};
+use crate::own_program::own_program;
 
 /// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -78,7 +79,7 @@ async fn connect_to_shared_engine(
     holder: &Holder,
     token: Option<&str>,
 ) -> Result<Abide, Failure> {
-    let own = env::current_exe().map_err(|why| {
+    let own = own_program().map_err(|why| {
         Refusal::new(Code::Internal, format!("the path of this program is unknown: {why}"))
     })?;
     let mut shared = Abide::open_shared(file).binary(own).deadline(PATIENCE);

@@ -75,6 +75,7 @@ mod logging;
 mod mcp;
 mod open;
 mod output;
+mod own_program;
 mod pairs;
 mod printable;
 mod prompt;

@@ -5,13 +5,15 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use serde_json::{Value as JsonValue, json};
 
 use crate::agent::request_with;
 use crate::metrics::read;
-use crate::program::{Process, abide, run};
+use crate::program::{Process, abide, left_out, program, run};
+use crate::project::Project;
 use crate::server::Server;
 
 /// The default of `--drain` in seconds.
@@ -85,6 +87,47 @@ fn only_a_server_of_abide_is_healthy() {
     assert_eq!(ended.code, Some(3), "{ended:?}");
     assert!(ended.stderr.contains("is not an Abide server"), "{ended:?}");
     other.join().unwrap();
+}
+
+/// Where the system does not mount `/proc`, commands that start this program again ended with an internal error.
+#[test]
+fn programs_without_proc_work_or_say_what_is_missing() {
+    let in_root = |arguments: &[&str]| {
+        let mut command = Command::new("bwrap");
+        command.args(["--dev-bind", "/", "/", "--tmpfs", "/proc"]).args(arguments);
+        command.stdin(Stdio::null());
+        command
+    };
+    if !in_root(&["true"]).status().is_ok_and(|status| status.success()) {
+        return left_out("a root without /proc: bwrap cannot make it here");
+    }
+    let config = "models:
+  default: { provider: script }
+  providers:
+    - { id: script, kind: script, script: answers.yaml, models: [scripted] }
+";
+    let project = Project::configured(config, "answers:\n  - text: Hello.\n");
+    fs::write(project.path(".abide/agents/clerk.yaml"), "description: x\n").unwrap();
+    let abide = program().to_str().unwrap();
+    let start = |words: &[&str]| {
+        let mut command = in_root(&[&[abide][..], words].concat());
+        // A variable that is hidden from tools.
+        command.current_dir(project.folder()).env("OPENAI_API_KEY", "s3cret-key");
+        Process::spawn(&mut command).ended()
+    };
+    let run = ["agent", "run", "clerk", "Hi", "--db", ".abide/agents.db"];
+    assert!(start(&run).good().contains("Hello."));
+
+    // A command joins the engine that programs share.
+    let engine = project.spawn(&["open", "shared.db", "--json"]);
+    engine.line();
+    start(&["call", "create_session", "agent=a", "--db", "shared.db"]).good();
+
+    let config = format!("{config}sandbox: {{ workspace: .. }}\n");
+    fs::write(project.path(".abide/abide.yaml"), config).unwrap();
+    let refused = start(&run);
+    assert!(refused.stderr.contains("/proc is not mounted"), "{refused:?}");
+    assert!(!refused.stderr.contains("[internal]"), "{refused:?}");
 }
 
 #[test]
