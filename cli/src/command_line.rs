@@ -103,7 +103,7 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
         Command::Mcp(args) => mcp::run(options, args).await,
         Command::Open(args) => open::run(options, args).await,
         Command::Db(args) => db::run(options, args).await,
-        Command::Config(args) => config::run(options, args),
+        Command::Config(args) => config::run(options, args).await,
         Command::Health(args) => health::run(options, args).await,
         Command::Call(args) => call::run(options, args).await,
         Command::Sql(args) => sql::run(options, args).await,
