@@ -80,7 +80,7 @@ pub use abide_tools::{
 pub use futures_util::future::BoxFuture;
 
 pub use agent_loop::{AgentLoop, AgentLoops, LoopCallResult, LoopError, LoopRun};
-pub use catalog::agents::{Catalog, Problem};
+pub use catalog::agents::{Catalog, FoundAgent, Problem};
 pub use catalog::folder_check::check_definitions;
 pub use catalog::project::{AgentProject, McpExposure, ProjectError, ProjectSource, mcp_servers};
 pub use catalog::project_reload::{FolderChange, FolderChanges};

@@ -35,7 +35,7 @@ pub(crate) use self::host::{
     AgentHost, FOLDER, LoadedProject, agents_file, check_folder_exists, check_named_folder,
     folder_failure, open_project,
 };
-use self::host::{prompt_store, try_open_project};
+use self::host::{prompt_store, try_open_project, unknown_reducers};
 pub(crate) use self::init::{ProjectOptions, create_project};
 use crate::cells::pluralize;
 use crate::connect::{Access, check_file, connect};
@@ -211,7 +211,9 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
     if options.db.is_some() || options.is_url_named {
         return list_registered(options).await;
     }
-    let (definitions, problems) = open_project(options, folder).await?.catalog.read();
+    check_named_folder(folder)?;
+    let project = try_open_project(options, folder).await.map_err(folder_failure)?;
+    let (definitions, problems) = project.catalog.read();
     for definition in definitions.iter().filter(|definition| !definition.hidden) {
         if options.json {
             print_json(definition)?;
@@ -277,6 +279,7 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     let mut missing = project.missing_programs();
     missing.extend(project.literal_secrets());
     missing.extend(project.unlisted_mcp_tools());
+    missing.extend(unknown_reducers(options, &project));
     let sandbox = project.sandbox.as_ref();
     let unreadable = sandbox.map(|it| it.unreadable_on_path()).unwrap_or_default();
     let AgentProject { mut catalog, models, tools, .. } = project;

@@ -21,9 +21,9 @@ use crate::global_options::Options;
 use crate::logging::LoggedProcess;
 use crate::stderr::FlushGuard;
 use crate::{
-    agent, backup, call, completions, config, db, dev, environment, events, explain, identity,
-    init, logging, mcp, open, prompt, replay, role, serve, sql, stderr, token, token_source,
-    upgrade, usage, verify, watch,
+    agent, backup, call, completions, config, db, dev, environment, events, explain, health,
+    identity, init, logging, mcp, open, prompt, replay, role, serve, sql, stderr, token,
+    token_source, upgrade, usage, verify, watch,
 };
 
 /// A durable session engine for AI agents, in one SQLite file.
@@ -56,6 +56,8 @@ enum Command {
     Db(db::Db),
     /// Check and show the configuration
     Config(config::Config),
+    /// Ask a server whether it accepts calls
+    Health(health::Health),
     /// Call a reducer; every change is a reducer call
     Call(call::Call),
     /// Run one read-only SQL statement
@@ -102,7 +104,8 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
         Command::Mcp(args) => mcp::run(options, args).await,
         Command::Open(args) => open::run(options, args).await,
         Command::Db(args) => db::run(options, args).await,
-        Command::Config(args) => config::run(options, args),
+        Command::Config(args) => config::run(options, args).await,
+        Command::Health(args) => health::run(options, args).await,
         Command::Call(args) => call::run(options, args).await,
         Command::Sql(args) => sql::run(options, args).await,
         Command::Watch(args) => watch::run(options, args).await,
@@ -179,7 +182,8 @@ impl Command {
     fn connects(&self) -> bool {
         matches!(
             self,
-            Command::Call(_)
+            Command::Health(_)
+                | Command::Call(_)
                 | Command::Sql(_)
                 | Command::Watch(_)
                 | Command::Explain(_)
@@ -225,6 +229,7 @@ impl Command {
             Command::Serve(_) | Command::Dev(_) => true,
             // The file of a folder can have a server.
             Command::Agent(_) => !options.is_db_typed,
+            Command::Health(_) => false,
             _ => self.connects() && options.db.is_none(),
         }
     }

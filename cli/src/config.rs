@@ -1,9 +1,13 @@
 //! `abide config`: checks the configuration, and shows where the value of each option is from. It shows no secret.
 
+use std::path::Path;
+
+use abide_agent::{AgentProject, Launcher};
 use clap::{Args, Subcommand};
 use serde_json::{Value as JsonValue, json};
 use url::Url;
 
+use crate::agent::{agents_option, check_folder_exists};
 use crate::cells::pluralize;
 use crate::configuration::{Configuration, Origin, Setting};
 use crate::failure::Failure;
@@ -22,7 +26,7 @@ pub(crate) struct Config {
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 enum ConfigCommand {
-    /// Report all mistakes in the file, the variables and the files of secrets
+    /// Report all mistakes in the file, the variables, the files of secrets and the folders of agents
     Check,
     /// Show the options that have a value, and where it is from
     Show,
@@ -43,14 +47,14 @@ Examples:
 ///
 /// # Errors
 /// The configuration has a mistake.
-pub(crate) fn run(options: &Options, args: Config) -> Result<(), Failure> {
+pub(crate) async fn run(options: &Options, args: Config) -> Result<(), Failure> {
     match args.what {
-        ConfigCommand::Check => check(options),
+        ConfigCommand::Check => check(options).await,
         ConfigCommand::Show => show(options),
     }
 }
 
-fn check(options: &Options) -> Result<(), Failure> {
+async fn check(options: &Options) -> Result<(), Failure> {
     let configuration = &options.configuration;
     let problems = configuration.problems.iter().chain(&configuration.variable_problems);
     let mut failures: Vec<Failure> = problems.map(|problem| problem.to_failure(0)).collect();
@@ -61,6 +65,7 @@ fn check(options: &Options) -> Result<(), Failure> {
             None => Ok(()),
         });
         failures.extend(checked.err());
+        failures.extend(check_agents(options).await);
     }
     for (name, meant) in configuration.misspelled_variables() {
         note(format!("warning: {name} is not the variable of an option; did you mean {meant}?"));
@@ -74,6 +79,33 @@ fn check(options: &Options) -> Result<(), Failure> {
         note(format!("{count} mistakes, the last one:"));
     }
     Err(last)
+}
+
+/// Checks the folders of agents that the configuration names: each exists, and its `abide.yaml` can be used.
+async fn check_agents(options: &Options) -> Vec<Failure> {
+    let configuration = &options.configuration;
+    let mut failures = Vec::new();
+    for setting in &configuration.settings {
+        let is_folder = setting.key.rsplit('.').next() == Some("agents");
+        let Some(value) = setting.value.as_ref().filter(|_| is_folder) else { continue };
+        if setting.origin == Origin::Default {
+            continue;
+        }
+        let source = source_of(configuration, setting);
+        let folder = Path::new(value);
+        if let Err(refusal) = check_folder_exists(folder) {
+            let detail = format!("{source}: {}", refusal.detail);
+            failures.push(Failure::usage(detail, refusal.hint.unwrap_or_default()));
+            continue;
+        }
+        let launcher = Launcher::this_program();
+        if let Err(why) = AgentProject::open_offline(folder, &options.environment, launcher).await {
+            let option = agents_option(folder);
+            let hint = format!("`abide agent check{option}` lists all errors of the folder");
+            failures.push(Failure::usage(format!("{source}: {why}"), hint));
+        }
+    }
+    failures
 }
 
 fn print_summary(options: &Options) -> Result<(), Failure> {
@@ -164,16 +196,21 @@ fn to_row(configuration: &Configuration, setting: &Setting) -> Row {
     let typed = configuration.typed.get(&setting.key).cloned();
     let is_typed = typed.is_some();
     let value = typed.or_else(|| setting.value.clone());
-    let source = match setting.origin {
-        _ if is_typed => format!("--{}", setting.key),
+    let source =
+        if is_typed { format!("--{}", setting.key) } else { source_of(configuration, setting) };
+    Row { setting: setting.clone(), value: value.map(|value| hide_password(&value)), source }
+}
+
+/// Returns where the value of an option that was not typed is from.
+fn source_of(configuration: &Configuration, setting: &Setting) -> String {
+    match setting.origin {
         Origin::CommandLine | Origin::Default => "default".to_owned(),
         Origin::Variable => setting.variable.clone(),
         Origin::File(line) => match &configuration.file {
             Some(file) => format!("{}:{line}", file.display()),
             None => format!("line {line}"),
         },
-    };
-    Row { setting: setting.clone(), value: value.map(|value| hide_password(&value)), source }
+    }
 }
 
 fn to_json(row: &Row) -> JsonValue {

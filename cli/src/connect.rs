@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::time::{Duration, Instant};
-use std::{env, fs, io};
+use std::{fs, io};
 
 use abide_client::{Abide, Config, Error};
 use abide_engine::{Engine, Holder, LockState, OpenError};
@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::lock_holder::{find_holder, is_server};
 use crate::open::engine_listener;
+use crate::own_program::own_program;
 
 /// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -79,7 +80,7 @@ async fn connect_to_shared_engine(
     holder: &Holder,
     token: Option<&str>,
 ) -> Result<Abide, Failure> {
-    let own = env::current_exe().map_err(|why| {
+    let own = own_program().map_err(|why| {
         Refusal::new(Code::Internal, format!("the path of this program is unknown: {why}"))
     })?;
     let mut shared = Abide::open_shared(file).binary(own).deadline(PATIENCE);
@@ -276,7 +277,7 @@ const fn listing_command(listing: Listing) -> &'static str {
 }
 
 /// The command that lists the reducers, as a hint.
-pub(crate) const LIST_REDUCERS: &str = "`abide call` lists the reducers";
+const LIST_REDUCERS: &str = "`abide call` lists the reducers";
 
 /// The hint about a credential that has expired.
 const EXPIRED: &str = "ask the issuer for a new one";

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use abide_agent::Environment;
@@ -102,9 +103,14 @@ fn exec_without_secrets(options: &BTreeSet<String>) -> io::Result<Variables> {
     if moved.is_empty() {
         return Ok(retain_unicode(kept));
     }
+    let program = match env::current_exe() {
+        Ok(program) => program,
+        // Without /proc, which a chroot can lack, the tools cannot read the environment of this process either.
+        Err(_) if !Path::new("/proc/self").exists() => return Ok(retain_unicode(env::vars_os())),
+        Err(why) => return Err(why),
+    };
     let mut file = create_memory_file()?;
     file.write_all(serde_json::to_string(&retain_unicode(moved))?.as_bytes())?;
-    let program = env::current_exe()?;
     let mut arguments = env::args_os();
     let name = arguments.next().unwrap_or_else(|| program.clone().into());
     let mut again = Command::new(program);

@@ -1,10 +1,11 @@
-//! How commands without the SDK send HTTP to the server that the options name: `abide mcp`, and questions that have no
-//! call.
+//! How commands without the SDK send HTTP to the server that the options name: `abide mcp`, `abide health`, and
+//! questions that have no call.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use abide_engine::Holder;
 use abide_schema::{Code, Refusal, lowercase_first};
 use reqwest::{Certificate, ClientBuilder, Identity};
 use rustix::process::geteuid;
@@ -29,14 +30,9 @@ impl HttpServer {
     /// A file of TLS cannot be used.
     pub(crate) fn named(options: &Options) -> Result<HttpServer, Failure> {
         if let Some(LocalServer { holder, .. }) = &options.local_server {
-            let socket = holder.socket.as_ref().map(PathBuf::from).filter(|it| is_private(it));
-            let socket = socket.ok_or_else(|| {
-                Refusal::new(Code::Unavailable, "the socket of the local server was removed")
-                    .hint("name the server with --url")
-            })?;
-            let token = options.token.clone().or_else(|| holder.token.clone());
-            let url = "http://localhost".to_owned();
-            return Ok(HttpServer { client: builder().unix_socket(socket), url, token });
+            let server = HttpServer::at_socket(holder)?;
+            let token = options.token.clone().or(server.token);
+            return Ok(HttpServer { client: server.client, url: server.url, token });
         }
         let url = options.url.trim_end_matches('/').to_owned();
         let mut client = builder();
@@ -52,6 +48,30 @@ impl HttpServer {
             client = client.identity(identity);
         }
         Ok(HttpServer { client, url, token: options.token.clone() })
+    }
+
+    /// The process that has a file open; `None` if it serves no other process.
+    ///
+    /// # Errors
+    /// Its socket was removed.
+    pub(crate) fn of_holder(holder: &Holder) -> Result<Option<HttpServer>, Failure> {
+        if holder.socket.is_some() {
+            return HttpServer::at_socket(holder).map(Some);
+        }
+        let token = holder.token.clone();
+        let server = holder.url.clone().map(|url| HttpServer { client: builder(), url, token });
+        Ok(server)
+    }
+
+    /// The process that has a file open, at its private socket.
+    fn at_socket(holder: &Holder) -> Result<HttpServer, Failure> {
+        let socket = holder.socket.as_ref().map(PathBuf::from).filter(|it| is_private(it));
+        let socket = socket.ok_or_else(|| {
+            Refusal::new(Code::Unavailable, "the socket of the local server was removed")
+                .hint("name the server with --url")
+        })?;
+        let url = "http://localhost".to_owned();
+        Ok(HttpServer { client: builder().unix_socket(socket), url, token: holder.token.clone() })
     }
 
     /// A server in this process.

@@ -53,7 +53,7 @@ of the terminal and stops two seconds after the last connection has ended. Only 
 same user can connect; they are admins, as with --db. With ABIDE_LOG it keeps stderr open for its
 log.";
 
-/// How long an engine of another process may take to start or to stop.
+/// How long an engine of another process may take to stop, and to start for a command that only joins it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a process that does not share its engine may keep the file, such as a short command with `--db`.
@@ -117,7 +117,9 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
             if holder.is_foreign && !holder.is_brief {
                 return Err(foreign_engine_refusal(args, holder));
             }
-            match holder::ask(holder, begun + PATIENCE).await {
+            // A command that joins a server does not wait for its migration.
+            let until = args.join.then(|| begun + PATIENCE);
+            match holder::ask(holder, until).await {
                 OpenReply::Ready => return Ok(Opened::Found(holder.clone())),
                 OpenReply::OtherUser => return Err(foreign_engine_refusal(args, holder)),
                 OpenReply::None => {}

@@ -452,6 +452,8 @@ fn a_policy_is_validated_before_it_is_stored() {
             ("notes", json!(""), "incomplete"),
             ("notes", json!("count(*) > 1"), "misuse of aggregate"),
             ("notes", json!("/*"), "unterminated block comment"),
+            ("notes", json!("tenant ="), "the condition is incomplete"),
+            ("notes", json!("tenant = 'a' ORDER BY id"), "near \"ORDER\": syntax error"),
         ];
         for (table, condition, why) in cases {
             let args = json!({"table": table, "role": "agent", "condition": condition});

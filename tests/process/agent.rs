@@ -240,8 +240,12 @@ fn a_run_that_cannot_start_leaves_nothing() {
     assert!(unknown.stderr.contains("there is no agent noname   [not_found]\n"), "{unknown:?}");
     let misspelled = agent_folder.run(&["--db", "agents.db", "agent", "run", "clrk", "x"]);
     assert!(misspelled.stderr.contains("hint: did you mean clerk?"), "{misspelled:?}");
-    assert_eq!(agent_folder.rows("SELECT count(*) FROM sessions"), json!([[0]]));
+    assert!(!agent_folder.path("agents.db").exists(), "a refused run has created the database");
     agent_folder.clerk(&["--yes"]).good();
+    let count = "SELECT count(*) FROM sessions";
+    let sessions = agent_folder.rows(count);
+    agent_folder.run(&["--db", "agents.db", "agent", "run", "noname", "x"]);
+    assert_eq!(agent_folder.rows(count), sessions);
     let other =
         ["--db", "agents.db", "agent", "run", "clerk", "Something else.", "--id", "order-7"];
     let taken = agent_folder.run(&other);

@@ -112,6 +112,7 @@ fn a_run_of_a_broken_definition_is_explained() {
                 && ended.stderr.contains("`abide agent check` lists all errors"),
             "{ended:?}"
         );
+        assert!(!project.path(".abide/agents.db").exists(), "it was created");
     }
     let ended = project.run_on_file(&["agent", "run", "other", "Hi"]);
     assert!(
@@ -404,6 +405,26 @@ fn a_session_without_files_is_reported() {
     assert_eq!((files.code, &*files.stdout, &*files.stderr), (Some(0), "", "no files\n"));
 }
 
+/// The check reported nothing, and each process that drives runs created a database before it refused the name.
+#[test]
+fn a_reducer_for_mcp_that_does_not_exist_is_named() {
+    let config = format!("{MODELS} }}\nmcp: {{ reducers: [create_session, apend_message] }}\n");
+    let project = Project::configured(&config, "answers:\n  - text: Hello.\n");
+    define(&project, "description: x\n");
+    let checked = project.run(&["agent", "check"]);
+    let line = ".abide/abide.yaml:5:35: mcp.reducers: there is no reducer apend_message   \
+                [unknown_reducer]\n  hint: did you mean append_message?\n";
+    assert!(checked.code == Some(1) && checked.stdout.contains(line), "{checked:?}");
+    let serve = ["serve", "--agents", ".abide", "--listen", "127.0.0.1:0"];
+    for refused in [run(&project), project.run(&serve)] {
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let hint = "there is no reducer apend_message   [bad_arguments]\n  \
+                    hint: did you mean append_message?\n";
+        assert!(refused.stderr.contains(hint), "{refused:?}");
+    }
+    assert!(!project.path(".abide/agents.db").exists(), "it was created");
+}
+
 /// A model that was written with its provider had no place.
 #[test]
 fn an_unknown_model_has_a_place() {
@@ -441,6 +462,12 @@ fn a_missing_key_has_the_hint_of_its_place() {
             let text = format!("{}{}", ended.stdout, ended.stderr);
             assert!(text.contains("key_missing") && text.contains(hint), "{text}");
         }
+        assert!(!project.path(".abide/agents.db").exists(), "a run that cannot start created it");
+        // The run of a file that exists is recorded, with its reason.
+        project.run(&["db", "create", ".abide/agents.db"]).good();
+        let failed = run(&project);
+        assert!(failed.stderr.contains("[key_missing]"), "{failed:?}");
+        assert_eq!(project.rows("SELECT error_code FROM runs"), json!([["key_missing"]]));
     }
 }
 

@@ -244,6 +244,8 @@ fn a_conversation_that_cannot_begin_says_why() {
     assert!(unknown.starts_with("error: there is no agent noname   [not_found]\n"), "{unknown}");
     let misspelled = stderr(&["agent", "chat", "defalt"]);
     assert!(misspelled.contains("hint: did you mean default?"), "{misspelled}");
+    assert!(!project.path(".abide/agents.db").exists(), "nothing was created for them");
+    project.run(&["db", "create", ".abide/agents.db"]).good();
     let unknown = stderr(&["agent", "chat", "default", "--session", "s9"]);
     assert!(unknown.starts_with("error: there is no session s9   [not_found]\n"), "{unknown}");
     let folder = stderr(&["agent", "chat", "default", "--agents", "nofolder"]);

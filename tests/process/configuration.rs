@@ -117,6 +117,26 @@ fn the_first_place_that_has_a_value_decides() {
     assert!(listed.good().starts_with('{'));
 }
 
+/// The check accepted a folder of agents with which the server did not start.
+#[test]
+fn the_folder_of_the_agents_is_checked() {
+    let folder = Folder::with("[serve]\nagents = \"project\"\n");
+    let missing = folder.run("config check");
+    let line = "error: abide.toml:2: there is no folder project   [usage]\n";
+    assert!(missing.code == Some(2) && missing.stderr.starts_with(line), "{missing:?}");
+    fs::create_dir(folder.path("project")).unwrap();
+    fs::write(folder.path("project/abide.yaml"), "tols: []\n").unwrap();
+    let wrong = folder.run("config check");
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("unknown field `tols`"), "{wrong:?}");
+    assert!(wrong.stderr.contains("`abide agent check --agents project`"), "{wrong:?}");
+    fs::write(folder.path("project/abide.yaml"), "{}\n").unwrap();
+    folder.run("config check").good();
+    let variable = [("ABIDE_DEV_AGENTS", "nofolder")];
+    let missing = folder.run_with(&variable, "config check");
+    let line = "error: ABIDE_DEV_AGENTS: there is no folder nofolder   [usage]\n";
+    assert!(missing.code == Some(2) && missing.stderr.starts_with(line), "{missing:?}");
+}
+
 /// A server, a process that starts programs and so hides its environment, gets its options from all places, too.
 #[test]
 fn a_server_is_configured_by_a_file_and_variables() {

@@ -3,12 +3,18 @@
 //! `Dockerfile`.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::thread;
 
 use serde_json::{Value as JsonValue, json};
 
 use crate::agent::request_with;
 use crate::metrics::read;
-use crate::program::{Process, abide, run};
+use crate::program::{Process, abide, left_out, program, run};
+use crate::project::Project;
+use crate::server::Server;
 
 /// The default of `--drain` in seconds.
 fn drain() -> u64 {
@@ -40,6 +46,88 @@ fn compose_gives_a_server_the_time_to_stop() {
     // The image refuses to start without a volume there.
     assert_eq!(service["volumes"], json!(["data:/data"]));
     assert!(project["volumes"].get("data").is_some(), "{project}");
+}
+
+/// The check of a container needed a shell, a token or `curl`, which the image of a release does not have.
+#[test]
+fn the_health_check_of_compose_asks_the_server() {
+    let project: JsonValue = abide_yaml::from_str(&read("deploy/compose.yaml")).unwrap();
+    let check = project["services"]["abide"]["healthcheck"]["test"].as_array().unwrap();
+    let check: Vec<&str> = check.iter().map(|word| word.as_str().unwrap()).collect();
+    assert_eq!(check[..2], ["CMD", "/usr/bin/abide"]);
+    let mut server = Server::start();
+    let db = server.db();
+    let words: Vec<&str> = check[2..]
+        .iter()
+        .map(|word| if *word == "/data/abide.db" { db.to_str().unwrap() } else { *word })
+        .collect();
+    assert_eq!(run(&words).good(), format!("ready  ·  {}\n", server.url()));
+    let asked = server.run(&["health", "--json"]).json();
+    assert_eq!(asked, json!({"ready": true, "url": server.url()}));
+
+    server.kill();
+    for ended in [run(&words), server.run(&["health", "--wait", "1s"])] {
+        assert!(ended.code == Some(3) && ended.stderr.contains("[unreachable]"), "{ended:?}");
+    }
+}
+
+/// Another program on the port of the server is not the server.
+#[test]
+fn only_a_server_of_abide_is_healthy() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let other = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut request = [0; 4096];
+        assert!(socket.read(&mut request).unwrap() > 0);
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
+        socket.write_all(answer.as_bytes()).unwrap();
+    });
+    let ended = run(["health", "--url", &url]);
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.stderr.contains("is not an Abide server"), "{ended:?}");
+    other.join().unwrap();
+}
+
+/// Where the system does not mount `/proc`, commands that start this program again ended with an internal error.
+#[test]
+fn programs_without_proc_work_or_say_what_is_missing() {
+    let in_root = |arguments: &[&str]| {
+        let mut command = Command::new("bwrap");
+        command.args(["--dev-bind", "/", "/", "--tmpfs", "/proc"]).args(arguments);
+        command.stdin(Stdio::null());
+        command
+    };
+    if !in_root(&["true"]).status().is_ok_and(|status| status.success()) {
+        return left_out("a root without /proc: bwrap cannot make it here");
+    }
+    let config = "models:
+  default: { provider: script }
+  providers:
+    - { id: script, kind: script, script: answers.yaml, models: [scripted] }
+";
+    let project = Project::configured(config, "answers:\n  - text: Hello.\n");
+    fs::write(project.path(".abide/agents/clerk.yaml"), "description: x\n").unwrap();
+    let abide = program().to_str().unwrap();
+    let start = |words: &[&str]| {
+        let mut command = in_root(&[&[abide][..], words].concat());
+        // A variable that is hidden from tools.
+        command.current_dir(project.folder()).env("OPENAI_API_KEY", "s3cret-key");
+        Process::spawn(&mut command).ended()
+    };
+    let run = ["agent", "run", "clerk", "Hi", "--db", ".abide/agents.db"];
+    assert!(start(&run).good().contains("Hello."));
+
+    // A command joins the engine that programs share.
+    let engine = project.spawn(&["open", "shared.db", "--json"]);
+    engine.line();
+    start(&["call", "create_session", "agent=a", "--db", "shared.db"]).good();
+
+    let config = format!("{config}sandbox: {{ workspace: .. }}\n");
+    fs::write(project.path(".abide/abide.yaml"), config).unwrap();
+    let refused = start(&run);
+    assert!(refused.stderr.contains("/proc is not mounted"), "{refused:?}");
+    assert!(!refused.stderr.contains("[internal]"), "{refused:?}");
 }
 
 #[test]

@@ -147,6 +147,9 @@ async fn a_deploy_with_running_tools_and_workers_leaves_no_unknown_call() {
 
     server.terminate();
     until_draining(&server);
+    let asked = server.run(&["health"]);
+    assert_eq!(asked.code, Some(1), "{asked:?}");
+    assert!(asked.stderr.contains("the server is about to stop"), "{asked:?}");
     // No new claims and runs.
     for (reducer, args) in [
         ("claim_tool_call", json!({"call_id": "waits"})),

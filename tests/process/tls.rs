@@ -411,6 +411,9 @@ fn commands_next_to_the_file_need_no_address_and_no_certificate() {
     let db = text(&served.server.db());
     let sessions = ["sql", "SELECT id FROM sessions", "--json"];
     assert!(run(sessions.into_iter().chain(["--db", &db])).good().contains("s1"));
+    let ready = format!("ready  ·  {}\n", served.url());
+    assert_eq!(served.run_next_to_file(&["health"]).good(), ready);
+    assert_eq!(run(["health", "--db", &db]).good(), ready);
 
     // A token is that of its identity, also at the socket.
     let words = ["token", "create", "reader", "--role", "auditor"];

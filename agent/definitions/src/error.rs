@@ -127,6 +127,14 @@ pub enum DefinitionError {
         /// The registered loops.
         known: Vec<String>,
     },
+    /// `mcp.reducers` names a reducer that does not exist.
+    #[error("mcp.reducers: there is no reducer {name}")]
+    Reducer {
+        /// The name.
+        name: String,
+        /// The reducers of the program.
+        known: Vec<String>,
+    },
     /// It delegates to an agent that does not exist.
     #[error("unknown subagent {name}; available: {}", listed(.known))]
     Subagent {
@@ -207,6 +215,7 @@ impl DefinitionError {
             DefinitionError::Middleware { .. } => "unknown_middleware",
             DefinitionError::Parser { .. } => "unknown_parser",
             DefinitionError::Loop { .. } => "unknown_loop",
+            DefinitionError::Reducer { .. } => "unknown_reducer",
             DefinitionError::Mode(_) => "wrong_mode",
             DefinitionError::LiteralSecret { .. } => "literal_secret",
             DefinitionError::Config { code, .. }
@@ -225,6 +234,9 @@ impl DefinitionError {
             }
             DefinitionError::Loop { name, known } => {
                 return suggest_name(Some(name), known, "Program::agent_loop adds one in Rust");
+            }
+            DefinitionError::Reducer { name, known } => {
+                return suggest_name(Some(name), known, "`abide call` lists the reducers");
             }
             DefinitionError::Tools(ToolsError::Unknown { names, known }) => {
                 let otherwise = "add the tool to abide.yaml, or remove its name";
@@ -307,6 +319,7 @@ impl DefinitionError {
             | DefinitionError::Middleware { name, .. }
             | DefinitionError::Parser { name, .. }
             | DefinitionError::Loop { name, .. }
+            | DefinitionError::Reducer { name, .. }
             | DefinitionError::Prompt { name, .. }
             | DefinitionError::Mode(name) => Some(name.as_str()),
             DefinitionError::Variables { prompt, .. } => Some(prompt.as_str()),

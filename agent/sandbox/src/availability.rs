@@ -1,7 +1,7 @@
 //! Which backends work on this machine, and why others do not.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use super::config::BackendName;
 use super::docker::client_variables;
 use crate::environment::Environment;
-use crate::supervision::{InnerSpec, LandlockPaths, Launcher, Spec, WorkingFolder, nonce};
+use crate::supervision::{
+    InnerSpec, LandlockPaths, Launcher, OWN_PROGRAM, Spec, WorkingFolder, nonce,
+};
 
 /// Whether a backend works.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -40,6 +42,10 @@ impl Availability {
         if !launcher.exists() {
             let why =
                 "no program that supervises sandboxed programs is named (in Rust, a Launcher is)";
+            return Availability::Unavailable(why.to_owned());
+        }
+        if !Path::new(OWN_PROGRAM).exists() {
+            let why = "/proc is not mounted: the supervisor of sandboxed programs needs it";
             return Availability::Unavailable(why.to_owned());
         }
         match name {

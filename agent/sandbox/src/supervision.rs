@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::SandboxLimits;
 
+/// This program. It exists even after the file was replaced.
+pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
+
 /// The argument that makes a program a supervisor: see [`sandbox_exec`](crate::sandbox_exec).
 pub(crate) const COMMAND: &str = "sandbox-exec";
 
@@ -29,8 +32,7 @@ impl Launcher {
     /// This program.
     #[must_use]
     pub fn this_program() -> Launcher {
-        // It exists even after the file was replaced.
-        Launcher::at("/proc/self/exe")
+        Launcher::at(OWN_PROGRAM)
     }
 
     /// Returns the program at a path.

@@ -77,7 +77,8 @@ mod linux {
     use crate::privileges::{self, Situation};
     use crate::process_tree;
     use crate::supervision::{
-        COMMAND, DID_NOT_START, InnerSpec, NOT_STARTED, SPEC, Spec, WAS_STOPPED, WorkingFolder,
+        COMMAND, DID_NOT_START, InnerSpec, NOT_STARTED, OWN_PROGRAM, SPEC, Spec, WAS_STOPPED,
+        WorkingFolder,
     };
 
     /// The variable with the specification of the second process.
@@ -198,7 +199,7 @@ mod linux {
         let mut inner = spec.inner.clone();
         inner.supervisor = if private { FIRST_ID } else { std::process::id() };
         let text = serde_json::to_string(&inner)?;
-        let mut command = tokio::process::Command::new("/proc/self/exe");
+        let mut command = tokio::process::Command::new(OWN_PROGRAM);
         command.arg(COMMAND).args(argv).env_remove(SPEC).env(INNER, text);
         if private {
             command.env(FIRST, std::process::id().to_string());
@@ -269,7 +270,7 @@ mod linux {
     }
 
     fn first_process(spec: &InnerSpec, argv: &[OsString], supervisor: &str) -> ExitCode {
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(OWN_PROGRAM);
         command.arg(COMMAND).args(argv).env_remove(FIRST);
         let supervisor = supervisor.parse().unwrap_or_default();
         ExitCode::from(private_processes::run_first(supervisor, &mut command).unwrap_or_else(

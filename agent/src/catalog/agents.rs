@@ -75,6 +75,22 @@ impl Problem {
     }
 }
 
+/// The definition of an agent in a folder, or why there is none.
+#[derive(Clone, Debug)]
+pub enum FoundAgent {
+    /// It can be registered.
+    Ready(Box<AgentDefinition>),
+    /// The file of the agent is invalid.
+    Invalid(Box<Problem>),
+    /// No file defines the agent.
+    Missing {
+        /// The agents that lists show.
+        known: Vec<String>,
+        /// Whether a file of the folder is invalid.
+        has_problems: bool,
+    },
+}
+
 /// The content of the folder at one point in time.
 #[derive(Debug, Default)]
 pub(crate) struct CatalogSnapshot {
@@ -275,6 +291,31 @@ impl Catalog {
     pub fn read(&self) -> (Vec<AgentDefinition>, Vec<Problem>) {
         let CatalogSnapshot { definitions, problems, .. } = self.reading();
         (definitions, problems)
+    }
+
+    /// Finds the definition of an agent, also that of an inline subagent. It reads as [`Catalog::read`] does.
+    #[must_use]
+    pub fn find(&self, agent: &str) -> FoundAgent {
+        let reading = self.reading();
+        let mut known = Vec::new();
+        for definition in reading.definitions.iter().flat_map(AgentDefinition::with_inline) {
+            if definition.name == agent {
+                return FoundAgent::Ready(Box::new(definition));
+            }
+            if !definition.hidden {
+                known.push(definition.name);
+            }
+        }
+        let config = self.folder.join(CONFIG);
+        let invalid = reading.problems.iter().filter(|problem| problem.path != config).find(|it| {
+            let parsed = reading.refused.iter().filter(|(path, _)| *path == it.path);
+            let parsed = parsed.flat_map(|(_, definition)| names_of(definition));
+            parsed.chain(name_in(&it.path)).any(|name| name == agent)
+        });
+        match invalid {
+            Some(problem) => FoundAgent::Invalid(Box::new(problem.clone())),
+            None => FoundAgent::Missing { known, has_problems: !reading.problems.is_empty() },
+        }
     }
 
     /// Returns `true` if a definition of the folder has a prompt `{store: …}`, so that a check needs a database.

@@ -164,6 +164,29 @@ impl AgentProject {
             .collect()
     }
 
+    /// Returns the names in `mcp.reducers` that are none of these.
+    #[must_use]
+    pub fn unknown_reducers(&self, known: &[String]) -> Vec<Problem> {
+        let unknown = self.mcp.reducers.iter().filter(|name| !known.contains(name));
+        unknown
+            .map(|name| {
+                let error = DefinitionError::Reducer { name: name.clone(), known: known.to_vec() };
+                self.catalog.problem_of_config(error)
+            })
+            .collect()
+    }
+
+    /// Returns the error of a model of an agent whose key is missing: its runs would fail at their first request.
+    #[must_use]
+    pub fn missing_key(&self, agent: &AgentDefinition) -> Option<DefinitionError> {
+        if agent.cli.is_some() || agent.a2a.is_some() || agent.agent_loop.is_some() {
+            // It may ask no model.
+            return None;
+        }
+        let errors = model(agent, &self.models, None);
+        errors.into_iter().find(|error| error.code() == "key_missing")
+    }
+
     /// Returns the programs of `abide.yaml` that do not exist on this machine, or whose folder does not.
     #[must_use]
     pub fn missing_programs(&self) -> Vec<Problem> {

@@ -25,7 +25,7 @@ const LOGINS: &str = "logins";
 pub struct McpExposure {
     /// Tools of the registry.
     pub tools: ToolView,
-    /// Names of reducers, which are not checked.
+    /// Names of reducers, see [`AgentProject::unknown_reducers`].
     pub reducers: Vec<String>,
 }
 

@@ -17,7 +17,7 @@ use serde_json::json;
 
 pub(super) use self::input::{Input, Typed};
 use super::approvals::{Decided, Decider, decide, decide_program_action, program_question};
-use super::definitions::Definitions;
+use super::definitions::{Definitions, check_before_creation};
 use super::hint::{HintContext, add_serve_hint, connection_option, quote};
 use super::host::{AgentHost, check_folder_exists, open_project};
 use super::run::{check_answered, is_still_waiting, read_restarts, read_run};
@@ -76,7 +76,9 @@ pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result
     let project = match options.db {
         Some(_) => {
             check_folder_exists(folder)?;
-            Some(open_project(options, folder).await?)
+            let project = open_project(options, folder).await?;
+            check_before_creation(options, folder, &project, &args.name)?;
+            Some(project)
         }
         None => None,
     };

@@ -33,7 +33,7 @@ use crate::global_options::Options;
 use crate::output::{print_json, print_line};
 use crate::printable::one_line;
 
-/// Opens a folder of agents. That comes before its database: if the folder is invalid, no file is created.
+/// Opens a folder of agents to drive runs. That comes before its database: if the folder is invalid, no file is created.
 ///
 /// # Errors
 /// The folder cannot be used.
@@ -42,7 +42,23 @@ pub(crate) async fn open_project(
     folder: &Path,
 ) -> Result<AgentProject, Failure> {
     check_named_folder(folder)?;
-    try_open_project(options, folder).await.map_err(folder_failure)
+    let project = try_open_project(options, folder).await.map_err(folder_failure)?;
+    match unknown_reducers(options, &project).into_iter().next() {
+        None => Ok(project),
+        Some(problem) => {
+            let refusal = Refusal::new(Code::BadArguments, problem.to_string());
+            let hint = problem.error.suggestion();
+            Err(Refusal { hint, ..refusal }.into())
+        }
+    }
+}
+
+/// Returns the names in `mcp.reducers` of a project that no reducer of this program has.
+pub(super) fn unknown_reducers(options: &Options, project: &AgentProject) -> Vec<Problem> {
+    let built_in = abide_reducers::modules();
+    let reducers = built_in.iter().chain(&options.modules).flat_map(|module| &module.reducers);
+    let known: Vec<String> = reducers.map(|reducer| reducer.name.to_owned()).collect();
+    project.unknown_reducers(&known)
 }
 
 /// Opens a folder without MCP servers, for tests of recordings. A sandbox must be possible as in a run, but starts no program.
@@ -321,7 +337,7 @@ impl AgentHost {
         let AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, runs, source } =
             project;
         let mcp_tools = match abide.engine() {
-            Some(engine) => Some(Arc::new(McpTools::new(engine, &mcp, tools.revision())?)),
+            Some(engine) => Some(Arc::new(McpTools::new(engine, &mcp, tools.revision()))),
             None => None,
         };
         // Only one process can open the file, so the name is always free.

@@ -19,8 +19,6 @@ use abide_schema::{Caller, Code, Refusal};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-use crate::connect::LIST_REDUCERS;
-
 /// The agent name of the sessions with calls of MCP clients.
 pub(super) const AGENT: &str = "mcp";
 
@@ -51,39 +49,20 @@ impl fmt::Debug for McpTools {
 
 impl McpTools {
     /// The exposed tools and reducers of an engine.
-    ///
-    /// # Errors
-    /// There is no such reducer.
     pub(super) fn new(
         engine: &Engine,
         exposure: &McpExposure,
         changes: watch::Receiver<u64>,
-    ) -> Result<McpTools, Refusal> {
-        let described = engine.describe_for(&Caller::local());
-        let known: Vec<&str> = described["reducers"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|reducer| reducer["name"].as_str())
-            .collect();
-        let unknown = exposure.reducers.iter().find(|name| !known.contains(&name.as_str()));
-        if let Some(name) = unknown {
-            let detail = format!("abide.yaml: mcp: there is no reducer {name}");
-            let hint = match abide_schema::nearest(name, known.iter().copied()) {
-                Some(name) => format!("did you mean {name}?"),
-                None => LIST_REDUCERS.to_owned(),
-            };
-            return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
-        }
+    ) -> McpTools {
         let (revisions, _) = watch::channel(McpRevisions::default());
         tokio::spawn(count_changes(changes, revisions.clone()));
-        Ok(McpTools {
+        McpTools {
             engine: engine.clone(),
             abide: Abide::embed(engine.clone()),
             tools: exposure.tools.clone(),
             reducers: exposure.reducers.clone(),
             revisions,
-        })
+        }
     }
 
     /// The tools that can be called. A reducer of the same name is called instead.

@@ -14,7 +14,7 @@ use clap::Args;
 use tokio::time::sleep;
 
 use super::approvals::{Decider, decide, decide_program_action, program_question};
-use super::definitions::Definitions;
+use super::definitions::{Definitions, check_before_creation};
 use super::hint::{HintContext, add_serve_hint, connection_option, quote};
 use super::host::{AgentHost, check_folder_exists, open_project};
 use super::silence::StallNotice;
@@ -57,7 +57,9 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
     let project = match options.db {
         Some(_) => {
             check_folder_exists(folder)?;
-            Some(open_project(options, folder).await?)
+            let project = open_project(options, folder).await?;
+            check_before_creation(options, folder, &project, &args.name)?;
+            Some(project)
         }
         None => None,
     };

@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::failure::Failure;
+use crate::own_program::own_program;
 
 /// A server process.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ impl Server {
 }
 
 async fn spawn(db: &Path, listen: &str) -> Result<(Child, String), Failure> {
-    let program = std::env::current_exe().map_err(|why| process_refusal("found", &why))?;
+    let program = own_program().map_err(|why| process_refusal("found", &why))?;
     let mut command = Command::new(program);
     // The configuration is that of the user's own server, and so is the token.
     let variables = std::env::vars_os().map(|(name, _)| name);

@@ -11,6 +11,7 @@ use rustix::process::setsid;
 
 use crate::failure::Failure;
 use crate::output::print_part;
+use crate::own_program::own_program;
 
 /// Makes this process the leader of a new session, so that the signals of a terminal (Ctrl-C, its end) do not reach an
 /// engine that others share. A process group leader cannot call setsid, so it starts itself
@@ -29,7 +30,7 @@ pub(super) fn from_terminal() -> Result<Option<Result<(), Failure>>, Failure> {
 }
 
 fn start_child() -> Result<Result<(), Failure>, Failure> {
-    let mut child = Command::new(env::current_exe().map_err(|why| detach_failure(&why))?)
+    let mut child = Command::new(own_program().map_err(|why| detach_failure(&why))?)
         .args(env::args_os().skip(1))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -19,15 +19,21 @@ pub(super) enum OpenReply {
     None,
 }
 
-/// Asks until a moment. A process that is opening the file answers when it has opened it.
-pub(super) async fn ask(holder: &Holder, until: Instant) -> OpenReply {
+/// Asks until a moment, or until the process answers or ends. A process that is opening the file answers when it has opened
+/// it, which can take minutes: it may copy and migrate the file.
+pub(super) async fn ask(holder: &Holder, until: Option<Instant>) -> OpenReply {
     if !holder.is_shared() {
         return OpenReply::None;
     }
-    match timeout_at(until, request_readiness(holder)).await {
-        Ok(Ok(true)) => OpenReply::Ready,
-        Ok(Err(why)) if why.kind() == io::ErrorKind::PermissionDenied => OpenReply::OtherUser,
-        _ => OpenReply::None,
+    let asked = request_readiness(holder);
+    let reply = match until {
+        Some(until) => timeout_at(until, asked).await.unwrap_or(Ok(false)),
+        None => asked.await,
+    };
+    match reply {
+        Ok(true) => OpenReply::Ready,
+        Err(why) if why.kind() == io::ErrorKind::PermissionDenied => OpenReply::OtherUser,
+        Ok(false) | Err(_) => OpenReply::None,
     }
 }
 

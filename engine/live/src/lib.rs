@@ -41,7 +41,7 @@ pub use delta::accumulator::BackfilledGroup;
 pub use delta::changes::{Changes, RowChange};
 pub use delta::meter::{Budget, Cost, TemplateWork};
 pub use delta::{Delta, DeltaJson, PositionedRow, TopNDelta};
-pub use plan::condition::{Condition, OWN, check_condition};
+pub use plan::condition::{Condition, OWN, check_condition, check_condition_syntax};
 pub use plan::lex::{check_no_nul, names_main, operations};
 pub use plan::principal::{
     AuthorizedViews, OwnerReference, PolicyVersion, QueryPrincipal, ScopeMembership,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use abide_live::{Planner, check_condition};
+use abide_live::{Planner, check_condition, check_condition_syntax};
 use abide_schema::work::{PolicyChecker, Verdict};
 use abide_schema::{Code, Listing, Refusal, TableSpec, nearest};
 use serde_json::Map;
@@ -61,14 +61,27 @@ impl PolicyChecker for PolicyValidator {
         let Some(condition) = condition else { return Ok(()) };
         check_condition(condition)?;
         let sql = format!("SELECT * FROM \"{table}\" WHERE ({condition}\n)");
-        let binding = self.planner.bind_some(&sql, &Map::new(), None).map_err(refuse_condition)?;
-        self.planning_db.check_plan(&binding).map_err(refuse_condition)?;
-        self.planning_db.try_out(&binding).map_err(refuse_condition)
+        let bound = self.planner.bind_some(&sql, &Map::new(), None);
+        let binding = bound.map_err(|refusal| match refusal.code {
+            Code::BadSql => check_condition_syntax(condition).err().unwrap_or(refusal),
+            _ => refuse_condition(refusal),
+        })?;
+        self.planning_db.check_plan(&binding).map_err(refuse_plan)?;
+        self.planning_db.try_out(&binding).map_err(refuse_plan)
     }
 }
 
 fn bad_arguments(detail: impl Into<String>) -> Refusal {
     Refusal::new(Code::BadArguments, detail)
+}
+
+/// Returns the refusal of a condition whose query SQLite has refused. The hint can be a place in that query, which the caller
+/// has not written.
+fn refuse_plan(refusal: Refusal) -> Refusal {
+    if refusal.code == Code::BadSql {
+        return Refusal { hint: None, ..refusal };
+    }
+    refuse_condition(refusal)
 }
 
 /// Returns the refusal of a condition whose query was refused. A condition becomes a part of live queries, so the hint

@@ -104,6 +104,7 @@ pub(super) fn exercise(
         installed.command(&["serve", "--listen", "127.0.0.1:0", "--db", "check.db", "--json"]);
     let mut server = Server::start(&mut serve)?;
     let url = server.url();
+    output(&mut installed.command(&["health", "--url", &url]))?;
     let call = ["call", "create_session", "agent=support", "id=s1", "--url", &url];
     output(&mut installed.command(&call))?;
     let rows = ["sql", "SELECT id FROM sessions", "--json", "--url", &url];

@@ -5,6 +5,7 @@
 //! of the program. `docker load`, `podman load` and `skopeo copy oci-archive:…` read them.
 
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -81,6 +82,18 @@ const SERVE: [&str; 9] = [
     "--require-volume",
     DATA,
 ];
+
+/// How a container is checked: it asks the server that has the file open, without a shell.
+const HEALTH: [&str; 4] = ["/usr/bin/abide", "health", "--db", "/data/abide.db"];
+
+/// Seconds between two checks, those that a check may take, and those in which a server that starts may fail: a large file can
+/// take minutes to recover, or to migrate.
+const HEALTH_INTERVAL_S: u64 = 10;
+const HEALTH_TIMEOUT_S: u64 = 10;
+const HEALTH_START_S: u64 = 300;
+
+/// Nanoseconds of a second.
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Writes the server image.
 pub(super) fn pack_server(release: &Release) -> Result<Vec<PathBuf>, String> {
@@ -269,6 +282,7 @@ impl Image {
     fn config(&self, release: &Release, architecture: &str, digests: &[String]) -> JsonValue {
         let volumes = self.volumes.iter().map(|path| ((*path).to_owned(), json!({})));
         let volumes: Map<String, JsonValue> = volumes.collect();
+        let check: Vec<&str> = iter::once("CMD").chain(HEALTH).collect();
         json!({
             "architecture": architecture,
             "os": "linux",
@@ -281,6 +295,13 @@ impl Image {
                 "Volumes": volumes,
                 "WorkingDir": DATA,
                 "StopSignal": "SIGTERM",
+                // Of Docker, and not of OCI.
+                "Healthcheck": {
+                    "Test": check,
+                    "Interval": HEALTH_INTERVAL_S * SECOND_NS,
+                    "Timeout": HEALTH_TIMEOUT_S * SECOND_NS,
+                    "StartPeriod": HEALTH_START_S * SECOND_NS,
+                },
                 "Labels": {
                     "org.opencontainers.image.title": self.name,
                     "org.opencontainers.image.version": release.version,
@@ -424,6 +445,13 @@ mod tests {
         assert_eq!(value("USER "), format!("{USER}:{USER}"));
         assert_eq!(value("WORKDIR "), "/data");
         assert_eq!(value("STOPSIGNAL "), "SIGTERM");
+        let (options, check) = value("HEALTHCHECK ").split_once(" CMD ").expect("it has both");
+        let expected = format!(
+            "--interval={HEALTH_INTERVAL_S}s --timeout={HEALTH_TIMEOUT_S}s --start-period={HEALTH_START_S}s"
+        );
+        assert_eq!(options, expected);
+        let check: Vec<String> = serde_json::from_str(check).expect("it is a list of texts");
+        assert_eq!(check, HEALTH);
     }
 
     #[test]

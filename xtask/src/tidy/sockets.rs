@@ -21,9 +21,10 @@ const NAMES: [&str; 6] =
     ["reqwest", "TcpListener", "TcpStream", "UdpSocket", "UnixListener", "UnixStream"];
 
 /// Places that the page names.
-const NAMED: [&str; 5] = [
+const NAMED: [&str; 6] = [
     "agent/src/trace/sink.rs",
     "agent/src/catalog/mlflow.rs",
+    "cli/src/health.rs",
     "cli/src/http_client.rs",
     "cli/src/open/",
     "cli/src/mcp/",

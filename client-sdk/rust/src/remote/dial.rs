@@ -33,9 +33,6 @@ use crate::backend::Backoff;
 /// Time limit for a connection attempt, name resolution and handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time limit for an attempt that starts an engine: `abide open` waits up to 30 seconds for another process.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(45);
-
 /// Maximum number of attempts to connect to the engine of a file: it may end after it was found. Each attempt starts an
 /// engine if none runs.
 const TRIES: u32 = 5;
@@ -186,31 +183,36 @@ impl Address {
         Arc::new(move || {
             let address = self.clone();
             Box::pin(async move {
-                let limit = match &address.target {
-                    Target::Tcp { .. } => CONNECT_TIMEOUT,
-                    Target::Shared(_) => OPEN_TIMEOUT,
-                };
-                timeout(limit, address.connect()).await.unwrap_or_else(|_| {
-                    let why = format!("no answer within {} s", limit.as_secs());
-                    Err(Error::unreachable(&address.url, why))
-                })
+                match &address.target {
+                    Target::Tcp { host, port, tls } => {
+                        let connecting = address.connect_tcp(host, *port, tls.as_ref());
+                        address.within_limit(connecting).await
+                    }
+                    Target::Shared(file) => address.connect_shared(file).await,
+                }
             })
         })
     }
 
-    async fn connect(&self) -> Result<Socket, Error> {
-        match &self.target {
-            Target::Tcp { host, port, tls } => self.connect_tcp(host, *port, tls.as_ref()).await,
-            Target::Shared(file) => self.connect_shared(file).await,
-        }
+    /// Waits for a connection, for at most [`CONNECT_TIMEOUT`].
+    async fn within_limit(
+        &self,
+        connecting: impl Future<Output = Result<Socket, Error>> + Send,
+    ) -> Result<Socket, Error> {
+        timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(|_| {
+            let why = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
+            Err(Error::unreachable(&self.url, why))
+        })
     }
 
-    /// Connects to the engine of a file, and starts it if none runs.
+    /// Connects to the engine of a file, and starts it if none runs. Its start has no limit while the program runs: it may copy and
+    /// migrate a large file.
     async fn connect_shared(&self, file: &SharedFile) -> Result<Socket, Error> {
         let mut backoff = Backoff::new();
         let mut tries = 1;
         loop {
-            match self.connect_engine(file.find().await?).await {
+            let engine = file.find().await?;
+            match self.within_limit(self.connect_engine(engine)).await {
                 // The engine ended after it was found.
                 Err(Error::Unreachable { .. } | Error::NotAbide { .. }) if tries < TRIES => {
                     tries += 1
@@ -416,6 +418,25 @@ mod tests {
         }
         let two_lines = Address::parse("http://a", Some("two\nlines"), &TlsOptions::default());
         assert!(two_lines.is_err());
+    }
+
+    /// An engine that copied and migrated a large file at its start was given up after 45 seconds.
+    #[cfg(unix)]
+    #[tokio::test(start_paused = true)]
+    async fn the_start_of_an_engine_has_no_limit() {
+        use std::fs::{self, Permissions};
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        let binary = folder.path().join("abide");
+        let answer = r#"{"error":{"code":"disk_full","detail":"no space"}}"#;
+        fs::write(&binary, format!("#!/bin/sh\necho '{answer}'\n")).expect("it is written");
+        fs::set_permissions(&binary, Permissions::from_mode(0o755)).expect("it is ours");
+        let file = SharedFile { path: folder.path().join("a.db"), binary, starts_engine: true };
+        let address = Address::for_shared_file(file, None).expect("it is an address");
+        // The clock is paused: any limit passes at once.
+        let Err(error) = address.dial()().await else { panic!("the file is refused") };
+        assert_eq!(error.code(), Some(Code::DiskFull), "{error}");
     }
 
     #[cfg(not(feature = "tls"))]

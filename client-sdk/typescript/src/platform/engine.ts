@@ -13,9 +13,6 @@ import { parseJson } from "../json.js";
 import type { Locate, Target } from "../socket.js";
 import { PROTOCOL, updateHint } from "../wire.js";
 
-/** How long the engine may take to open the file: it may have to replay a journal. */
-const START_MS = 60_000;
-
 /** The line that `abide open` prints. */
 interface Started {
   protocol?: string;
@@ -59,23 +56,20 @@ function parse(line: string): Started {
   return started as Started;
 }
 
-/** Runs `abide open` and returns the line that it prints. */
+/**
+ * Runs `abide open` and returns the line that it prints. There is no limit while it runs: it may have to replay a journal,
+ * or to copy and migrate a large file.
+ */
 function startedLine(binary: string, file: string): Promise<string> {
   return new Promise((resolve, reject) => {
     const child = spawn(binary, ["open", file, "--json"], { stdio: ["ignore", "pipe", "ignore"] });
-    const late = setTimeout(() => {
-      child.kill("SIGKILL");
-      reject(engineError(`abide open did not answer within ${START_MS / 1000} s`));
-    }, START_MS);
     let output = "";
     child.stdout.setEncoding("utf8").on("data", (text: string) => (output += text));
     child.stdout.on("close", () => {
-      clearTimeout(late);
       if (output.trim() === "") reject(engineError("abide open ended without an answer"));
       else resolve(output);
     });
     child.on("error", (error) => {
-      clearTimeout(late);
       reject(
         new AbideError("engine_start", `cannot start ${binary}: ${messageOf(error)}`, {
           hint: "ABIDE_BINARY names the program `abide`",

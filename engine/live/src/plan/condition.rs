@@ -5,7 +5,8 @@
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::dialect::TokenType::{TK_LP, TK_RP, TK_SELECT, TK_SEMI, TK_VARIABLE};
 use sqlite3_parser::lexer::Scanner;
-use sqlite3_parser::lexer::sql::Tokenizer;
+use sqlite3_parser::lexer::sql::{Error, Parser, Tokenizer};
+use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use crate::plan::lex;
 
@@ -64,6 +65,36 @@ pub fn check_condition(text: &str) -> Result<(), Refusal> {
         return Err(no_condition("the condition is incomplete"));
     }
     Ok(())
+}
+
+/// The beginning of a statement whose condition begins on the second line.
+const WHERE: &str = "SELECT 1 WHERE (\n";
+
+/// Checks the syntax of a text that [`check_condition`] accepts. An error names what the text contains, and its place there.
+///
+/// # Errors
+/// `bad_sql`.
+pub fn check_condition_syntax(text: &str) -> Result<(), Refusal> {
+    if syntax_error(&format!("{WHERE}{text}\n)")).is_none() {
+        return Ok(());
+    }
+    // Without the closing parenthesis, which the text does not contain, an error before the end is one of the text.
+    match syntax_error(&format!("{WHERE}{text}")) {
+        Some(Error::ParserError(error, Some(place))) if !lex::is_at_end(&error) => {
+            let line = place.line.saturating_sub(1);
+            let column = place.column;
+            let refusal = lex::refusal(text, &Error::ParserError(error, None));
+            Err(refusal.hint(format!("at line {line}, column {column} of the condition")))
+        }
+        _ => Err(no_condition("the condition is incomplete")),
+    }
+}
+
+/// Returns the first syntax error of a statement.
+fn syntax_error(sql: &str) -> Option<Error> {
+    let bump = Bump::new();
+    let mut parser = Parser::new(&bump, sql.as_bytes());
+    parser.next().err()
 }
 
 /// Returns the refusal of a text that is not one condition.
@@ -172,5 +203,25 @@ mod tests {
         assert!(member.reads_tables());
         assert!(Condition::parse("a = :whom").is_err() && Condition::parse("a) OR (b").is_err());
         assert!(Condition::parse("a = 'x\0y'").is_err());
+    }
+
+    /// The error of an incomplete condition was the parenthesis that is put after it.
+    #[test]
+    fn a_syntax_error_is_one_of_the_text() {
+        let incomplete = ("the condition is incomplete", "write one SQL condition");
+        for (text, (detail, hint)) in [
+            ("tenant =", incomplete),
+            ("tenant = -- 'a'", incomplete),
+            ("SELECT", incomplete),
+            ("a = = 1", ("near \"=\": syntax error", "at line 1, column 5 of the condition")),
+            ("a\n IN (1,)", ("near \")\": syntax error", "at line 2, column 8 of the condition")),
+            ("1 LIMIT 1", ("near \"LIMIT\": syntax error", "at line 1, column 3 of the condition")),
+        ] {
+            let refusal = check_condition_syntax(text).expect_err(text);
+            assert_eq!((&*refusal.detail, refusal.hint.as_deref()), (detail, Some(hint)), "{text}");
+        }
+        for text in ["a = 1 -- all", "SELECT 1", "a IN (SELECT b FROM c ORDER BY d)"] {
+            assert_eq!(check_condition_syntax(text), Ok(()), "{text}");
+        }
     }
 }

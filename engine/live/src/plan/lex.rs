@@ -9,7 +9,7 @@ use sqlite3_parser::dialect::TokenType::{
     TK_INTERSECT, TK_LIMIT, TK_LP, TK_ORDER, TK_RP, TK_SELECT, TK_SEMI, TK_UNION, TK_WHERE,
 };
 use sqlite3_parser::lexer::Scanner;
-use sqlite3_parser::lexer::sql::{Error, Tokenizer};
+use sqlite3_parser::lexer::sql::{Error, ParserError, Tokenizer};
 
 use crate::identifier::unquote;
 
@@ -208,14 +208,19 @@ pub(crate) fn too_deep() -> Refusal {
     )
 }
 
+/// `true` if a parser error is that of a text which ends too early.
+pub(crate) fn is_at_end(error: &ParserError) -> bool {
+    match error {
+        ParserError::UnexpectedEof => true,
+        ParserError::SyntaxError(token) => token.is_empty(),
+        ParserError::Custom(_) => false,
+    }
+}
+
 /// Returns a parser error in SQLite's wording.
 pub(crate) fn refusal(text: &str, error: &Error) -> Refusal {
-    use sqlite3_parser::lexer::sql::ParserError;
     let detail = match error {
-        Error::ParserError(ParserError::UnexpectedEof, _) => "incomplete input".to_owned(),
-        Error::ParserError(ParserError::SyntaxError(token), _) if token.is_empty() => {
-            "incomplete input".to_owned()
-        }
+        Error::ParserError(error, _) if is_at_end(error) => "incomplete input".to_owned(),
         Error::ParserError(error, _) => error.to_string(),
         Error::UnterminatedLiteral(_) => "unterminated string literal".to_owned(),
         Error::UnterminatedBracket(_) => "unterminated [bracketed] name".to_owned(),
