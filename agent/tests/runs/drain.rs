@@ -154,7 +154,8 @@ async fn a_program_gets_the_signal_and_is_resumed() {
     let folder = temporary_folder();
     std::fs::write(folder.path().join("agent.py"), WORKS).expect("the file can be written");
     let at = folder.path().display();
-    let cli = format!("cli: {{ command: [python3, agent.py], program: claude, working_dir: '{at}' }}\n");
+    let cli =
+        format!("cli: {{ command: [python3, agent.py], program: claude, working_dir: '{at}' }}\n");
     define(folder.path(), "clerk.yaml", &cli);
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
     let shutdown = Shutdown::default();
