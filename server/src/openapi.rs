@@ -210,7 +210,7 @@ fn fixed_paths() -> [(&'static str, JsonValue); 14] {
         ("/v1/schema", get_path("schema", "Tables, columns and reducers.", json)),
         ("/v1/live", get_path("live", "The live queries and their cost, for admins.", json)),
         ("/openapi.json", get_path("openapi", "This document.", json)),
-        ("/health", get_path("health", "The process is running.", json)),
+        ("/health", get_path("health", "The server need not be restarted.", json)),
         ("/ready", get_path("ready", "The server accepts calls.", json)),
         ("/metrics", get_path("metrics", "Metrics for Prometheus.", "text/plain")),
         (protected_resource::PATH, resource_metadata("resource_metadata")),

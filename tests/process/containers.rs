@@ -192,4 +192,7 @@ fn probes_of_kubernetes_are_answered() {
     }
     let (status, body) = request_with(address, "GET", "/metrics", "", "");
     assert_eq!(status, 401, "{body}");
+    // A server that is about to stop is not ready, and must not be restarted.
+    assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/ready");
+    assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/health");
 }

@@ -16,6 +16,8 @@
 //!
 //! Two things differ from a user's shell: `abide` is the binary under test, and a server uses a free port.
 
+mod blocks;
+
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -25,67 +27,13 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use crate::program::{Process, abide, program};
+use blocks::{Block, Kind};
 
 /// The page whose commands need root and an installed package: `cargo xtask operation` runs them.
 const OPERATION: &str = "docs/operation.md";
 
 /// The address of a server without `--listen`, as pages write it.
 const USUAL: &str = "127.0.0.1:7341";
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    Runs,
-    Fails,
-    Background,
-    NotRun,
-    Output,
-    Other,
-}
-
-/// A fenced block of a page.
-#[derive(Debug)]
-struct Block {
-    line: usize,
-    kind: Kind,
-    text: String,
-}
-
-fn kind(info: &str, place: &str) -> Kind {
-    match info {
-        "sh" => Kind::Runs,
-        "sh fails" => Kind::Fails,
-        "sh background" => Kind::Background,
-        "sh no-run" => Kind::NotRun,
-        "text" => Kind::Output,
-        shell if ["sh", "bash", "shell", "console"].contains(&first_word(shell)) => {
-            panic!("{place}: a block is ```sh, ```sh fails, ```sh background or ```sh no-run")
-        }
-        _ => Kind::Other,
-    }
-}
-
-fn first_word(text: &str) -> &str {
-    text.split(' ').next().unwrap_or_default()
-}
-
-fn blocks(name: &str, page: &str) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
-    let mut open = false;
-    for (at, line) in page.lines().enumerate() {
-        match line.strip_prefix("```") {
-            Some(_) if open => open = false,
-            Some(info) => {
-                let kind = kind(info, &format!("{name}:{}", at + 1));
-                blocks.push(Block { line: at + 1, kind, text: String::new() });
-                open = true;
-            }
-            None if open => blocks.last_mut().unwrap().text += &format!("{line}\n"),
-            None => {}
-        }
-    }
-    assert!(!open, "{name}: a block is not closed");
-    blocks
-}
 
 /// The folder of a page, and the processes that it has started.
 struct Reader {
@@ -157,27 +105,9 @@ impl Reader {
     }
 }
 
-/// Whether a line matches the page; `…` matches any text.
-fn fits(line: &str, expected: &str) -> bool {
-    let mut parts = expected.split('…');
-    let Some(mut rest) = parts.next().and_then(|first| line.strip_prefix(first)) else {
-        return false;
-    };
-    let mut parts = parts.peekable();
-    while let Some(part) = parts.next() {
-        let found = if parts.peek().is_none() { rest.rfind(part) } else { rest.find(part) };
-        let Some(at) = found else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.is_empty()
-}
-
-fn assert_prints(printed: &str, block: &Block, place: &str) {
-    let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
-    let expected: Vec<&str> = block.text.lines().collect();
-    let same = printed.len() == expected.len()
-        && printed.iter().zip(&expected).all(|(line, expected)| fits(line, expected));
-    assert!(same, "{place} says\n{}\nand this is printed:\n{}", block.text, printed.join("\n"));
+#[track_caller]
+fn read_blocks(name: &str, page: &str) -> Vec<Block> {
+    blocks::read(name, page).unwrap_or_else(|why| panic!("{why}"))
 }
 
 /// Runs a page; returns the number of blocks.
@@ -185,7 +115,7 @@ fn run_page(name: &str, page: &str) -> usize {
     let mut reader = Reader::new();
     let mut ran = 0;
     let mut printed = None;
-    for block in blocks(name, page) {
+    for block in read_blocks(name, page) {
         let place = format!("{name}:{}", block.line);
         match block.kind {
             Kind::Runs | Kind::Fails | Kind::Background => {
@@ -194,10 +124,11 @@ fn run_page(name: &str, page: &str) -> usize {
             }
             Kind::Output => {
                 if let Some(printed) = printed.take() {
-                    assert_prints(&printed, &block, &place);
+                    let difference = blocks::find_difference(&printed, &block.text);
+                    assert_eq!(difference, None, "{place}");
                 }
             }
-            Kind::NotRun | Kind::Other => printed = None,
+            Kind::NotRun | Kind::Other | Kind::Before => printed = None,
         }
     }
     for process in &mut reader.background {
@@ -238,7 +169,7 @@ fn the_commands_of_the_pages_run_as_written() {
 #[test]
 fn no_block_has_a_prompt() {
     for (name, page) in pages() {
-        for block in blocks(&name, &page)
+        for block in read_blocks(&name, &page)
             .iter()
             .filter(|block| block.kind != Kind::Output && block.kind != Kind::Other)
         {
@@ -256,5 +187,6 @@ fn a_page_that_is_wrong_is_found() {
     assert!(is_wrong("```sh fails\ntrue\n```\n"));
     assert!(is_wrong("```sh\necho a\n```\n```text\nb\n```\n"));
     assert!(is_wrong("```bash\ntrue\n```\n"));
+    assert!(is_wrong("```sh\ntrue\n"));
     assert!(!is_wrong("```sh no-run\nfalse\n```\n"));
 }

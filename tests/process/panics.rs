@@ -54,6 +54,8 @@ fn a_server_with_a_panicked_thread_reports_it_and_can_be_stopped() {
         assert!(next.stderr.contains("\"code\":\"engine_failed\""), "{point}: {next:?}");
         let (status, problem) = get(&address, "/ready");
         assert_eq!((status, &problem["code"]), (503, &"engine_failed".into()), "{point}");
+        // Kubernetes starts the server again: it asks this path.
+        assert_eq!(get(&address, "/health").0, 503, "{point}");
         process.terminate();
         let ended = process.ended();
         assert_eq!(ended.code, Some(1), "{point}: a supervisor must see the failure: {ended:?}");

@@ -56,7 +56,7 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-/// Checks the rules, then dependencies, links and alerts by their tools. Prints all findings.
+/// Checks the rules, then dependencies, links, alerts and files for containers by their tools. Prints all findings.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let Report { checked, findings } = check(root)?;
     findings.iter().for_each(|finding| println!("{finding}"));
@@ -66,7 +66,12 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let dependencies_are_good = tools::check_dependencies(root)?;
     let links_are_good = check_links(root, &pages)?;
     let alerts_are_good = tools::check_alerts(root)?;
-    let is_tidy = findings.is_empty() && dependencies_are_good && links_are_good && alerts_are_good;
+    let containers_are_good = tools::check_containers(root)?;
+    let is_tidy = findings.is_empty()
+        && dependencies_are_good
+        && links_are_good
+        && alerts_are_good
+        && containers_are_good;
     Ok(crate::command::exit_code(is_tidy))
 }
 

@@ -7,9 +7,12 @@ use serde_json::json;
 use crate::app_state::{AppState, SessionExtension};
 use crate::problem::Problem;
 
-/// The process is running. `/ready` says whether it accepts calls.
-pub(super) async fn health() -> Response {
-    super::response::json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}).to_string())
+/// The process runs, and its engine has not failed. It is also healthy while it is about to stop and while the disk is
+/// full: starting it again would not help.
+pub(super) async fn health(State(app): State<AppState>) -> Result<Response, Problem> {
+    app.engine.ready()?;
+    let version = env!("CARGO_PKG_VERSION");
+    Ok(super::response::json(json!({"status": "ok", "version": version}).to_string()))
 }
 
 /// Calls are accepted, and the server is not about to stop.

@@ -11,6 +11,9 @@
 //! | `text` | what the block before it prints |
 //! | others | are not run |
 
+#[path = "../../../tests/process/docs/blocks.rs"]
+mod blocks;
+
 use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,6 +25,7 @@ use super::binary::Platform;
 use super::release::{Release, describe, distribution_name, metadata, workspace_version};
 use super::{check, image, matrix, tarball};
 use crate::command::{self, StepResult};
+use blocks::{Block, Kind};
 
 /// The arguments.
 pub(crate) const TAKES: &str =
@@ -43,27 +47,6 @@ const TIMEOUT: &str = "600";
 
 /// Begins the output of each block.
 const MARK: &str = "==== line ";
-
-/// Begins a comment with a command that is run before the next block, and ends it.
-const BEFORE: [&str; 2] = ["<!-- before: ", " -->"];
-
-/// How a part of the page is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Before,
-    Runs,
-    Fails,
-    Output,
-    NotRun,
-}
-
-/// A block of the page, or a comment with a command.
-#[derive(Debug, PartialEq, Eq)]
-struct Part {
-    line: usize,
-    kind: Kind,
-    text: String,
-}
 
 /// Makes the root, and runs the page in it.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
@@ -135,11 +118,14 @@ fn shell_in(system: &Path) -> Command {
     shell
 }
 
-/// Runs a page in a shell. Returns the number of its blocks that ran; what went wrong if a block did.
+/// Runs a page in a shell. Returns the number of its blocks that ran.
+///
+/// # Errors
+/// What went wrong in the first block that did.
 fn run_page(shell: &mut Command, page: &str) -> Result<usize, String> {
-    let parts = parts(page);
+    let blocks = blocks::read(PAGE, page)?;
     // One argument: commands that read stdin would read the script.
-    shell.args(["-c", &script(&parts)]).stdin(Stdio::null());
+    shell.args(["-c", &script(&blocks)]).stdin(Stdio::null());
     let ended = shell.output().map_err(|why| format!("cannot run {shell:?}: {why}"))?;
     let printed = String::from_utf8_lossy(&ended.stdout);
     if !ended.status.success() {
@@ -148,76 +134,45 @@ fn run_page(shell: &mut Command, page: &str) -> Result<usize, String> {
         let errors = String::from_utf8_lossy(&ended.stderr);
         return Err(format!("{PAGE}:{line}: {}\n{output}{errors}", ended.status));
     }
-    for pair in parts.windows(2) {
+    for pair in blocks.windows(2) {
         let [block, expected] = pair else { continue };
-        if expected.kind == Kind::Output && [Kind::Runs, Kind::Fails].contains(&block.kind) {
-            compare(&printed, block, expected)?;
+        if expected.kind == Kind::Output && is_counted(block) {
+            let output = output_of(&printed, block);
+            if let Some(why) = blocks::find_difference(output, &expected.text) {
+                return Err(format!("{PAGE}:{}: {why}", expected.line));
+            }
         }
     }
-    Ok(parts.iter().filter(|part| [Kind::Runs, Kind::Fails].contains(&part.kind)).count())
+    Ok(blocks.iter().filter(|block| is_counted(block)).count())
 }
 
-/// Compares what a block has printed with the block after it.
-fn compare(printed: &str, block: &Part, expected: &Part) -> Result<(), String> {
+/// Whether a reader runs a block.
+fn is_counted(block: &Block) -> bool {
+    matches!(block.kind, Kind::Runs | Kind::Fails)
+}
+
+/// Returns what a block has printed, without the line break before the next mark.
+fn output_of<'printed>(printed: &'printed str, block: &Block) -> &'printed str {
     let mark = format!("{MARK}{}\n", block.line);
     let output = printed.split_once(&mark).map_or("", |(_, rest)| rest);
-    let output = output.split_once(MARK).map_or(output, |(output, _)| output);
-    if output.trim_end() == expected.text.trim_end() {
-        return Ok(());
-    }
-    Err(format!("{PAGE}:{} says\n{}and this is printed:\n{output}", expected.line, expected.text))
+    output.split_once(MARK).map_or(output, |(output, _)| output).trim_end()
 }
 
 /// The script of a page: it prints a mark before each block, and ends at the first block that does not do what it should.
-fn script(parts: &[Part]) -> String {
+fn script(blocks: &[Block]) -> String {
     let mut script = "set -e\nexec 2>&1\n".to_owned();
-    for Part { line, kind, text } in parts {
+    for Block { line, kind, text } in blocks {
         let mark = format!("printf '\\n{MARK}{line}\\n'\n");
         script += &match kind {
             Kind::Before | Kind::Runs => format!("{mark}{text}"),
             Kind::Fails => {
                 format!("{mark}if {{\n{text}}}; then echo 'It does not fail.'; exit 1; fi\n")
             }
-            Kind::Output | Kind::NotRun => String::new(),
+            Kind::Background | Kind::NotRun | Kind::Output | Kind::Other => String::new(),
         };
     }
     // The last command of a block can have failed in a condition.
     script + "exit 0\n"
-}
-
-/// The blocks of a page and its commands in comments, in their order.
-fn parts(page: &str) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
-    let mut is_open = false;
-    for (at, line) in page.lines().enumerate() {
-        let line_number = at + 1;
-        if let Some(info) = line.strip_prefix("```") {
-            is_open = !is_open;
-            if is_open {
-                let kind = match info {
-                    "sh" => Kind::Runs,
-                    "sh fails" => Kind::Fails,
-                    "text" => Kind::Output,
-                    _ => Kind::NotRun,
-                };
-                parts.push(Part { line: line_number, kind, text: String::new() });
-            }
-        } else if is_open {
-            if let Some(part) = parts.last_mut() {
-                part.text += line;
-                part.text += "\n";
-            }
-        } else if let Some(text) = command_of(line) {
-            parts.push(Part { line: line_number, kind: Kind::Before, text: format!("{text}\n") });
-        }
-    }
-    parts
-}
-
-/// The command of a comment.
-fn command_of(line: &str) -> Option<&str> {
-    let [begins, ends] = BEFORE;
-    line.strip_prefix(begins)?.strip_suffix(ends)
 }
 
 #[cfg(test)]
@@ -227,14 +182,14 @@ mod tests {
     #[test]
     fn a_page_runs_in_one_shell_and_a_wrong_one_is_found() {
         let result = |page: &str| run_page(&mut Command::new("sh"), page);
-        let right = "<!-- before: A=1 -->\n```sh\necho $A\n```\n```text\n1\n```\n\
+        let right = "<!-- before: A=1 -->\n```sh\necho $A b\n```\n```text\n1 …\n```\n\
                      ```sh fails\ntrue\nfalse\n```\n```sh no-run\nfalse\n```\n```sh\nprintf 2\n```\n";
         assert_eq!(result(right), Ok(3));
         for (wrong, expected) in [
             ("```sh\nfalse\ntrue\n```\n", "docs/operation.md:1: "),
             ("\n```sh fails\ntrue\n```\n", "docs/operation.md:2: "),
             ("<!-- before: false -->\n```sh\ntrue\n```\n", "docs/operation.md:1: "),
-            ("```sh\necho a\n```\n\n```text\nb\n```\n", "docs/operation.md:5 says\nb\n"),
+            ("```sh\necho a\n```\n\n```text\nb\n```\n", "docs/operation.md:5: the page says\nb\n"),
             ("```sh\necho why >&2\nfalse\n```\n", "why"),
         ] {
             let found = result(wrong).expect_err(wrong);
@@ -245,11 +200,13 @@ mod tests {
     /// A block that is not marked as one that runs would not be noticed.
     #[test]
     fn the_page_runs_what_it_describes() {
-        let parts = parts(include_str!("../../../docs/operation.md"));
-        let count = |kind| parts.iter().filter(|part| part.kind == kind).count();
-        assert!(count(Kind::Runs) >= 10, "{parts:?}");
-        assert!(count(Kind::Before) >= 4 && count(Kind::Fails) >= 1, "{parts:?}");
-        let script = script(&parts);
+        let page = include_str!("../../../docs/operation.md");
+        let blocks = blocks::read(PAGE, page).expect("they are closed");
+        let count = |kind| blocks.iter().filter(|block| block.kind == kind).count();
+        assert!(count(Kind::Runs) >= 10, "{blocks:?}");
+        assert!(count(Kind::Before) >= 4 && count(Kind::Fails) >= 1, "{blocks:?}");
+        assert_eq!(count(Kind::Background), 0, "they would not be run");
+        let script = script(&blocks);
         for command in ["abide backup", "abide upgrade", "abide verify", "abide token create"] {
             assert!(script.contains(command), "{command}");
         }

