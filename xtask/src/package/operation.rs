@@ -37,7 +37,7 @@ const PAGE: &str = "docs/operation.md";
 const SYSTEMCTL: &str = include_str!("../../../package/operation/systemctl");
 
 /// What is added to the packages that apt needs.
-const PACKAGES: &str = "ca-certificates,curl";
+const PACKAGES: &str = "ca-certificates";
 
 /// Bytes of the file system of the service.
 const DISK: &str = "134217728";
