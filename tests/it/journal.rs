@@ -165,6 +165,59 @@ fn a_record_that_was_damaged_after_its_answer_is_found() {
     assert!(fs::read(&redo).unwrap() == content, "the journal was changed");
 }
 
+/// One bit of a header was enough to lose all answered records of its segment: the segment was taken for one that a crash
+/// had left before its first sync.
+#[test]
+fn a_header_that_was_damaged_after_the_answers_is_found() {
+    let world = world_with(3);
+    let database = copied(&world, "early.db");
+    let end = world.engine().durable_seq();
+    let first = append_message(&world, "the first one");
+    let last = append_message(&world, "the last one");
+    let redo = companion(&database, "-redo-1");
+    let content = fs::read(companion(&world.path(), "-redo-1")).unwrap();
+    let mut flipped = content.clone();
+    flipped[20] ^= 1;
+    let mut zeroed = content;
+    zeroed[..512].fill(0);
+    // Of a header of zeros, only what the last record names as durable is known to be answered.
+    for (damaged, known) in [(&flipped, last), (&zeroed, first)] {
+        fs::write(&redo, damaged).unwrap();
+        check_refused(
+            &database,
+            &world,
+            &format!(
+                "the header of early.db-redo-1 is damaged: the file ends at event {end} without it, \
+                 and it has events up to {known}"
+            ),
+        );
+        assert!(fs::read(&redo).unwrap() == *damaged, "the journal was changed");
+    }
+    // Nothing is lost.
+    run(world.rows("SELECT 1 FROM sessions"));
+    let into = world.folder.path().join("both.db");
+    with_wal_of(&world, &world.path(), &into, &["-wal"]);
+    fs::write(companion(&into, "-redo-1"), &flipped).unwrap();
+    let engine = Engine::open(&into, world.config(abide_reducers::modules())).unwrap();
+    assert_eq!(engine.durable_seq(), last);
+    engine.close();
+}
+
+/// The header and the first records are synced together: a crash before that can leave any of them.
+#[test]
+fn a_segment_whose_header_did_not_reach_the_disk_is_not_applied() {
+    let world = world_with(3);
+    let database = copied(&world, "early.db");
+    let end = world.engine().durable_seq();
+    append_message(&world, "not answered");
+    let mut content = fs::read(companion(&world.path(), "-redo-1")).unwrap();
+    content[..512].fill(0);
+    fs::write(companion(&database, "-redo-1"), &content).unwrap();
+    let engine = Engine::open(&database, world.config(abide_reducers::modules())).unwrap();
+    assert_eq!(engine.durable_seq(), end);
+    engine.close();
+}
+
 /// A copy of the database file alone.
 fn copied(world: &World, name: &str) -> PathBuf {
     let to = world.folder.path().join(name);

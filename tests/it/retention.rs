@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use abide_engine::{Retention, Start};
 use abide_schema::reducer::Caller;
-use abide_schema::{Code, Seq};
+use abide_schema::{Abort, Code, Context, Json, Module, Seq, Value, reducer, table};
 use abide_tests::world::{World, run};
-use serde_json::Map;
+use serde_json::{Map, json};
 
 use crate::replica::{Client, Replica};
 use crate::traffic::{Random, Traffic, for_seeds};
@@ -73,6 +73,62 @@ async fn count_after(world: &World, seq: i64) -> Result<usize, String> {
         }
         (once, live) => panic!("once: {once:?}, live: {live:?}"),
     }
+}
+
+/// A row of a user's module with a long text.
+#[table(name = "papers")]
+pub(crate) struct Paper {
+    /// Its number.
+    #[column(key)]
+    pub(crate) id: i64,
+    /// Its text.
+    pub(crate) text: String,
+    /// The event that last changed it.
+    pub(crate) seq: Seq,
+}
+
+const PAPERS: i64 = 4;
+const PAPER_BYTES: usize = 6 << 20;
+
+/// Writes papers that are together longer than one value may be.
+#[reducer]
+pub(crate) fn write_papers(ctx: &mut Context<'_>) -> Result<Json, Abort> {
+    let seq = ctx.seq;
+    for _ in 0..PAPERS {
+        ctx.insert(Paper { id: 0, text: "x".repeat(PAPER_BYTES), seq })?;
+    }
+    Ok(Json::from(json!(PAPERS)))
+}
+
+/// Deletes the papers.
+#[reducer]
+pub(crate) fn shred_papers(ctx: &mut Context<'_>) -> Result<Json, Abort> {
+    for id in 1..=PAPERS {
+        ctx.delete::<Paper>(id)?;
+    }
+    Ok(Json::from(json!(PAPERS)))
+}
+
+/// The former rows of a commit are one value, which was stored whatever its length. Of more than 17 MiB, no query of a past
+/// state could read it, and no subscription could resume.
+#[test]
+fn the_former_rows_of_a_commit_are_longer_than_other_values() {
+    let mut world = World::new(abide_reducers::modules);
+    world.close();
+    let mut modules = abide_reducers::modules();
+    let archive = Module::new("archive").table::<Paper>();
+    let archive = archive.reducer(write_papers::definition()).reducer(shred_papers::definition());
+    modules.push(archive);
+    world.open_with(world.config(modules));
+    run(async {
+        let lengths = "SELECT length(text) FROM papers";
+        let written = world.call("write_papers", json!({})).await.unwrap().seq;
+        world.call("shred_papers", json!({})).await.unwrap();
+        assert!(world.rows(lengths).await.is_empty());
+        let past = world.rows_as_of(lengths, Some(written)).await;
+        let bytes = Value::Integer(PAPER_BYTES as i64);
+        assert_eq!(past.iter().filter(|row| row[0] == bytes).count(), PAPERS as usize);
+    });
 }
 
 #[test]

@@ -66,6 +66,16 @@ pub(crate) fn take_out(ctx: &mut Context<'_>, id: i64, done_at: Micros) -> Resul
     Ok(Json::from(json!(id)))
 }
 
+/// Throws the eggs with a flaw away.
+#[reducer]
+pub(crate) fn throw_away(ctx: &mut Context<'_>) -> Result<Json, Abort> {
+    let flawed = ctx.find::<Egg>("WHERE flaw IS NOT NULL", &[])?;
+    for egg in &flawed {
+        ctx.delete::<Egg>(egg.id)?;
+    }
+    Ok(Json::from(json!(flawed.len())))
+}
+
 fn kitchen() -> Module {
     let waits = "boiled = 0";
     Module::new("kitchen").table::<Egg>().reducer(boil::definition()).deadline::<Egg>(
@@ -381,6 +391,33 @@ fn a_lease_that_is_taken_after_the_start_is_not_longer() {
         assert_eq!(claim_of(&world, "old", old).await, held, "10 s after the start");
         world.pass_ms(1_000).await;
         assert_eq!(claim_of(&world, "old", old).await, unknown, "it was renewed for one second");
+    });
+}
+
+/// A suspended kind, a group that was rolled back, and an error of the storage make the writer read all due rows again. New
+/// leases among them are due by another clock, and were forgotten until the one of the old leases reached them.
+#[test]
+fn leases_that_are_taken_after_the_start_are_not_longer_after_a_suspension() {
+    let mut world = World::new(abide_reducers::modules);
+    run(world.session("s1"));
+    world.close();
+    world.clock.advance_ms(3_600_000);
+    let mut modules = abide_reducers::modules();
+    modules.push(kitchen().reducer(throw_away::definition()).lease());
+    world.open_with(Config { lease_grace: Duration::from_secs(30), ..world.config(modules) });
+    run(async {
+        let many = vec![10; limits::DUE_STUCK + 300];
+        world.call("boil", json!({"after_ms": many, "flaw": "refused"})).await.unwrap();
+        world.call("boil", json!({"after_ms": [20]})).await.unwrap();
+        world.clock.advance_ms(30);
+        for _ in 0..limits::DUE_STUCK / limits::DUE_PER_COMMIT + 10 {
+            world.engine().fire_due().await.unwrap();
+        }
+        let boiled = "SELECT count(*) FROM eggs WHERE boiled";
+        assert_eq!(numbers(&world, boiled).await, [0], "the kind is suspended");
+        world.call("throw_away", json!({})).await.unwrap();
+        world.pass_ms(1_000).await;
+        assert_eq!(numbers(&world, boiled).await, [1]);
     });
 }
 

@@ -156,10 +156,11 @@ struct DeadlineKind {
     next: Option<Micros>,
     /// Rows that changed to a due time that was read already.
     changed: Vec<DueRowId>,
-    /// The keys of leases that were given or renewed since the start, by their due times; `None` if [`LeaseClock`] does
-    /// not hold the rows of this kind back. Their holders can renew them, so they expire by the clock of events. There are
-    /// at most as many as transactions write while the clock is behind.
-    new_leases: Option<BTreeMap<Micros, Vec<Vec<Value>>>>,
+    /// The leases that were given or renewed since the start, by the time at which they are looked up: when they are
+    /// due, or later if the kind is suspended. `None` if [`LeaseClock`] does not hold the rows of this kind back. Their
+    /// holders can renew them, so they expire by the clock of events. There are at most as many as transactions write while
+    /// the clock is behind.
+    new_leases: Option<BTreeMap<Micros, Vec<DueRowId>>>,
     /// The lanes for which rows were passed over, and the earliest due time of these rows. They take no rows until they
     /// are empty.
     passed_over: BTreeMap<Arc<str>, Micros>,
@@ -283,7 +284,7 @@ impl DeadlineKind {
         Ok(count)
     }
 
-    /// Returns the due time of the first lease that was given since the start.
+    /// Returns when the next lease that was given since the start is looked up.
     fn next_new_lease(&self) -> Option<Micros> {
         self.new_leases.as_ref()?.keys().next().copied()
     }
@@ -295,8 +296,7 @@ impl DeadlineKind {
         while let Some(first) = leases.first_entry()
             && *first.key() <= now
         {
-            let (at, keys) = first.remove_entry();
-            self.changed.extend(keys.into_iter().map(|key| DueRowId { at, key }));
+            self.changed.extend(first.remove());
         }
         if !is_behind {
             self.new_leases = None;
@@ -333,12 +333,21 @@ impl DeadlineKind {
         }
     }
 
-    /// Reads all rows again that are due from a time on.
-    fn start_again(&mut self, next: Micros) {
+    /// Reads all rows again, at this time of their clock. `taken`: the rows of this kind that were taken out of their
+    /// lanes for it.
+    fn start_again(&mut self, next: Micros, lease_clock: LeaseClock, taken: Vec<DueRowId>) {
         self.read_to = place_before(&self.deadline, Micros(i64::MIN));
         self.next = Some(next);
-        self.changed.clear();
         self.passed_over.clear();
+        let changed = std::mem::take(&mut self.changed);
+        // Their clock may be behind, and then new leases that are due by the clock of events are not read again. Other rows
+        // among them are read, too; a row that is there twice runs once.
+        if let Some(leases) = &mut self.new_leases {
+            let at = lease_clock.reaches(next);
+            for row in changed.into_iter().chain(taken) {
+                leases.entry(at.max(row.at)).or_default().push(row);
+            }
+        }
     }
 
     /// Records that a row is skipped.
@@ -539,16 +548,19 @@ impl DueLanes {
         }
     }
 
-    /// Drops the rows of a kind.
-    fn drop_kind(&mut self, kind: usize) {
+    /// Takes all rows of a kind out of their lanes.
+    fn take_kind(&mut self, kind: usize) -> Vec<DueRowId> {
+        let mut taken = Vec::with_capacity(self.counts[kind]);
         for lane in self.lanes.values_mut() {
-            lane.rows.retain(|place, _| place.kind != kind);
+            let rows = lane.rows.extract_if(.., |place, _| place.kind == kind);
+            taken.extend(rows.map(|(place, key)| DueRowId { at: place.at, key }));
             lane.counts[kind] = 0;
         }
         self.counts[kind] = 0;
         self.lanes.retain(|_, lane| !lane.rows.is_empty());
         let lanes = &self.lanes;
         self.turn.retain(|lane| lanes.contains_key(lane));
+        taken
     }
 }
 
@@ -617,7 +629,7 @@ impl Timers {
         if due.is_err() {
             // The rows that were taken have not run, and are in no lane any more.
             for kind in &mut self.kinds {
-                kind.running.clear();
+                kind.changed.append(&mut kind.running);
             }
             self.lanes.end_turns();
             self.read_again();
@@ -656,7 +668,8 @@ impl Timers {
             if kind.skipped.contains(&row) || kind.running.contains(&row) {
                 continue;
             }
-            let Some(found) = kind.find(store, &row)? else { continue };
+            let found = kind.find(store, &row).inspect_err(|_| kind.changed.push(row.clone()))?;
+            let Some(found) = found else { continue };
             room[place.kind] -= 1;
             kind.running.push(row.clone());
             due.push(kind.due_row(found, lane, place, row.key));
@@ -685,12 +698,14 @@ impl Timers {
         let kind = &mut self.kinds[nth];
         kind.check_last(store)?;
         if kind.is_suspended(store)? {
-            kind.start_again(now.plus_ms(PAUSE_MS));
-            self.lanes.drop_kind(nth);
+            let taken = self.lanes.take_kind(nth);
+            kind.start_again(now.plus_ms(PAUSE_MS), self.lease_clock, taken);
             return Ok(());
         }
         while let Some(row) = self.kinds[nth].changed.pop() {
-            let Some(found) = self.kinds[nth].find(store, &row)? else { continue };
+            let kind = &mut self.kinds[nth];
+            let found = kind.find(store, &row).inspect_err(|_| kind.changed.push(row.clone()))?;
+            let Some(found) = found else { continue };
             let lane = self.lanes.lane_for(&found.scope);
             self.add(nth, lane, row.at, row.key);
         }
@@ -820,8 +835,8 @@ impl Timers {
     /// Reads all due rows again: the rows of a transaction were put back, and may have other places.
     pub(crate) fn read_again(&mut self) {
         for (nth, kind) in self.kinds.iter_mut().enumerate() {
-            kind.start_again(Micros(i64::MIN));
-            self.lanes.drop_kind(nth);
+            let taken = self.lanes.take_kind(nth);
+            kind.start_again(Micros(i64::MIN), self.lease_clock, taken);
         }
     }
 }
@@ -833,7 +848,8 @@ impl DeadlineKind {
         let is_read = matches!(self.read_to[0], Value::Integer(read_to) if at <= read_to);
         let at = Micros(at);
         if let Some(leases) = &mut self.new_leases {
-            leases.entry(at).or_default().push(self.deadline.table.key_of(row));
+            let key = self.deadline.table.key_of(row);
+            leases.entry(at).or_default().push(DueRowId { at, key });
         }
         // The condition decides whether the row waits; an unnecessary look is harmless.
         if !is_read {

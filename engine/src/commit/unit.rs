@@ -198,8 +198,11 @@ pub(crate) struct CommitGroup {
     pub(crate) units: Vec<Unit>,
     /// Whether each unit runs on a savepoint of its own: one was refused after it had written.
     pub(crate) on_savepoints: bool,
-    /// Answers to refused units of an earlier group. This group records the refusals, so these answers leave together
-    /// with its own.
+    /// Answers to refused units of an earlier group, whose refusals the units of this group record.
+    ///
+    /// *Invariant:* they leave with the commit of the last unit of this group, also if the group is rolled back, split
+    /// or put on savepoints. A caller that receives `denied` can then find the record. The groups of one split are
+    /// handed to the sync thread in their order, so the last one is durable last.
     pub(crate) pending_answers: Vec<ReplyEnvelope>,
 }
 
@@ -213,8 +216,8 @@ impl CommitGroup {
         CommitGroup { on_savepoints: true, ..self }
     }
 
-    /// Keeps the first `first` units and the pending answers, and returns the other units as a group; `None` if there
-    /// are no others. The pending answers stay because the other units may be put back into the queue, one by one.
+    /// Keeps the first `first` units, and returns the other units as a group with the pending answers; `None` if there
+    /// are no others. Units of a group with pending answers must not be put back into the queue, where each is alone.
     pub(crate) fn split_off(&mut self, first: usize) -> Option<CommitGroup> {
         let rest = self.units.split_off(first);
         if rest.is_empty() {
@@ -223,7 +226,7 @@ impl CommitGroup {
         Some(CommitGroup {
             units: rest,
             on_savepoints: self.on_savepoints,
-            pending_answers: Vec::new(),
+            pending_answers: std::mem::take(&mut self.pending_answers),
         })
     }
 
@@ -322,5 +325,40 @@ impl PendingAnswers {
             }
         }
         answers
+    }
+}
+
+#[cfg(all(test, not(feature = "interleavings")))]
+mod tests {
+    use super::*;
+
+    /// A group that records three denied calls, whose answers wait for it.
+    fn group_of_records() -> CommitGroup {
+        let mut units = Vec::new();
+        let mut pending_answers = Vec::new();
+        for _ in 0..3 {
+            units.push(Unit::internal(Vec::new(), None));
+            let outcome = Err(Refusal::new(Code::Denied, "the caller may not do this"));
+            pending_answers.push(ReplyEnvelope { reply: oneshot::channel().0, outcome });
+        }
+        CommitGroup::new(units, pending_answers)
+    }
+
+    fn counts(group: &CommitGroup) -> (usize, usize) {
+        (group.units.len(), group.pending_answers.len())
+    }
+
+    /// The answers stayed with the first units of a group that took long: they were sent before the other refusals were
+    /// recorded.
+    #[test]
+    fn pending_answers_leave_with_the_last_unit() {
+        let mut group = group_of_records();
+        let rest = group.split_off(1).expect("two units are left");
+        assert_eq!((counts(&group), counts(&rest)), ((1, 0), (2, 3)));
+        let mut group = group_of_records();
+        assert!(group.split_off(3).is_none());
+        assert_eq!(counts(&group), (3, 3));
+        let single_units = group.into_single_units();
+        assert_eq!(single_units.iter().map(counts).collect::<Vec<_>>(), [(1, 0), (1, 0), (1, 3)]);
     }
 }

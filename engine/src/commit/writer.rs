@@ -256,8 +256,11 @@ impl WriterThread {
 
     /// Puts the units back that did not run because the first ones of their group took long. They wait for their turns
     /// again: a caller whose call arrived meanwhile does not wait for all of them. After due rows they are the next
-    /// group, since further due rows would run before them.
+    /// group, since further due rows would run before them. So are those that record refusals, which answers wait for.
     fn put_back(&mut self, mut rest: CommitGroup, last: Option<&Unit>) -> Option<CommitGroup> {
+        if !rest.pending_answers.is_empty() {
+            return Some(rest);
+        }
         self.timers.put_back(rest.take_due());
         if rest.units.is_empty() || last.is_some_and(|last| last.due.is_some()) {
             return (!rest.units.is_empty()).then_some(rest);

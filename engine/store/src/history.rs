@@ -5,10 +5,12 @@
 //! step, and the rows that the step has changed get images, as if the last commit had changed them. A query of an
 //! earlier state then finds the rows of that state, with the columns of today; a column that did not exist has the
 //! value that the step gave it, or the default.
+//!
+//! The history ends at a step that changes the primary key of a table, or more rows than undo images may have bytes.
 
 use std::collections::HashMap;
 
-use abide_schema::{Seq, Value};
+use abide_schema::{Seq, Value, limits};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::cell;
@@ -75,13 +77,10 @@ impl HistoryBeforeStep {
                 // The table is gone, and no query can read it.
                 connection
                     .execute("DELETE FROM change_log WHERE table_name = ?1", [&table.name])?;
-            } else if table.shape.key_names() == after.key_names() {
-                let mapping = Mapping::new(connection, &table.shape, &after)?;
-                table.convert_images(connection, &mapping)?;
-                let images = table.images_of_step(connection, &mapping)?;
-                append_images(connection, &table.name, head, &images)?;
-            } else {
-                // Images name their rows by a key that the table does not have any more.
+            } else if table.shape.key_names() != after.key_names()
+                || !table.keep_images(connection, &after, head)?
+            {
+                // Images name their rows by a key that the table does not have any more, or are too long.
                 migrate::drop_history(connection)?;
             }
             connection.execute_batch(&format!("DROP TABLE temp.{}", table.copy))?;
@@ -93,7 +92,9 @@ impl HistoryBeforeStep {
                 let key = shape.key_columns("new").join(", ");
                 let sql = format!("SELECT {key} FROM main.\"{table}\" AS new");
                 let images = absent_images(connection, &sql, shape.key.len())?;
-                append_images(connection, &table, head, &images)?;
+                if !append_images(connection, &table, head, &images)? {
+                    migrate::drop_history(connection)?;
+                }
             }
         }
         Ok(())
@@ -241,11 +242,30 @@ fn corrupt(damaged: CorruptCells) -> rusqlite::Error {
 }
 
 impl TableBefore {
-    fn convert_images(&self, connection: &Connection, mapping: &Mapping) -> rusqlite::Result<()> {
+    /// Converts the images to the columns after the step, and adds those of the step. Returns `false` if they are too long
+    /// to be read.
+    fn keep_images(
+        &self,
+        connection: &Connection,
+        after: &Shape,
+        head: Seq,
+    ) -> rusqlite::Result<bool> {
+        let mapping = Mapping::new(connection, &self.shape, after)?;
+        if !self.convert_images(connection, &mapping)? {
+            return Ok(false);
+        }
+        match self.images_of_step(connection, &mapping)? {
+            Some(images) => append_images(connection, &self.name, head, &images),
+            None => Ok(false),
+        }
+    }
+
+    /// Returns `false` if an image is too long then.
+    fn convert_images(&self, connection: &Connection, mapping: &Mapping) -> rusqlite::Result<bool> {
         if mapping.before.columns.len() == mapping.after.columns.len()
             && mapping.places.iter().all(|(before, after)| before == after)
         {
-            return Ok(());
+            return Ok(true);
         }
         let sql = "SELECT seq FROM change_log WHERE table_name = ?1";
         let mut statement = connection.prepare(sql)?;
@@ -265,18 +285,21 @@ impl TableBefore {
             for image in former.map_err(corrupt)? {
                 mapping.push_image(image, &mut converted);
             }
+            if converted.len() > limits::UNDO_IMAGES_BYTES {
+                return Ok(false);
+            }
             let sql = "UPDATE change_log SET images = ?3 WHERE seq = ?1 AND table_name = ?2";
             connection.prepare_cached(sql)?.execute(params![seq, self.name, converted])?;
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Returns images of the rows that the step has changed, deleted and inserted.
+    /// Returns images of the rows that the step has changed, deleted and inserted; `None` if they are too long.
     fn images_of_step(
         &self,
         connection: &Connection,
         mapping: &Mapping,
-    ) -> rusqlite::Result<Vec<u8>> {
+    ) -> rusqlite::Result<Option<Vec<u8>>> {
         let old_key = mapping.before.key_columns("old");
         let new_key = mapping.after.key_columns("new");
         let has_same_key = old_key
@@ -301,6 +324,9 @@ impl TableBefore {
             }
             let new = old.split_off(old_width);
             mapping.push_difference(old, &new, &mut images);
+            if images.len() > limits::UNDO_IMAGES_BYTES {
+                return Ok(None);
+            }
         }
         let keys_of_inserted_rows = format!(
             "SELECT {} FROM main.\"{}\" AS new WHERE NOT EXISTS (SELECT 1 FROM temp.{} AS old WHERE {has_same_key})",
@@ -309,7 +335,7 @@ impl TableBefore {
             self.copy
         );
         images.extend(absent_images(connection, &keys_of_inserted_rows, new_key.len())?);
-        Ok(images)
+        Ok(Some(images))
     }
 }
 
@@ -328,27 +354,56 @@ fn absent_images(connection: &Connection, sql: &str, width: usize) -> rusqlite::
     Ok(images)
 }
 
-/// Adds images to those of the last commit.
+/// Adds images to those of the last commit. Returns `false` if they are too long together.
 fn append_images(
     connection: &Connection,
     table: &str,
     head: Seq,
     images: &[u8],
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<bool> {
     if images.is_empty() {
-        return Ok(());
+        return Ok(true);
     }
     let sql = "SELECT images FROM change_log WHERE seq = ?1 AND table_name = ?2";
     let former: Option<Vec<u8>> =
         connection.query_row(sql, params![head.0, table], |row| row.get(0)).optional()?;
+    if images.len() + former.as_ref().map_or(0, Vec::len) > limits::UNDO_IMAGES_BYTES {
+        return Ok(false);
+    }
     if let Some(mut all) = former {
         all.extend_from_slice(images);
         let sql = "UPDATE change_log SET images = ?3 WHERE seq = ?1 AND table_name = ?2";
-        return connection.execute(sql, params![head.0, table, all]).map(drop);
+        connection.execute(sql, params![head.0, table, all])?;
+        return Ok(true);
     }
     let sql = "SELECT from_seq FROM change_log WHERE seq = ?1 LIMIT 1";
     let from: Option<i64> = connection.query_row(sql, [head.0], |row| row.get(0)).optional()?;
     let sql = "INSERT INTO change_log (seq, table_name, from_seq, images) VALUES (?1, ?2, ?3, ?4)";
     let from = from.unwrap_or(head.0 - 1);
-    connection.execute(sql, params![head.0, table, from, images]).map(drop)
+    connection.execute(sql, params![head.0, table, from, images])?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+    use crate::open::{Store, Tuning};
+
+    /// A step that changed more than a gigabyte of rows failed at the limit of SQLite for a value, and so the file could
+    /// not be opened.
+    #[test]
+    fn images_that_nobody_could_read_are_not_added() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("abide.db");
+        drop(Store::open(&path, Layout::default(), Tuning::default()).expect("it opens"));
+        let connection = Connection::open(&path).expect("it opens");
+        let add = |bytes: usize| append_images(&connection, "shelves", Seq(7), &vec![0; bytes]);
+        assert!(add(1 << 10).expect("it is stored"));
+        assert!(add(1 << 10).expect("it is stored"));
+        assert!(!add(limits::UNDO_IMAGES_BYTES - 2 * (1 << 10) + 1).expect("it is compared"));
+        let sql = "SELECT length(images) FROM change_log";
+        let stored: i64 = connection.query_row(sql, [], |row| row.get(0)).expect("it is there");
+        assert_eq!(stored, 2 << 10);
+    }
 }

@@ -345,6 +345,18 @@ impl Drop for RunningStatement<'_> {
     }
 }
 
+/// Runs a statement of the engine that reads undo images, which are longer than the values of other statements.
+pub(crate) fn with_undo_images<T>(
+    connection: &Connection,
+    read: impl FnOnce() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let max = i32::try_from(limits::UNDO_IMAGES_BYTES).unwrap_or(i32::MAX);
+    let former = connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, max)?;
+    let done = read();
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, former)?;
+    done
+}
+
 /// Sets the maximum size of a value.
 pub(crate) fn set_value_bytes(connection: &Connection, bytes: usize) -> rusqlite::Result<()> {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);

@@ -2,6 +2,7 @@
 //! one.
 
 use std::fs::{self, File};
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,8 @@ use crate::connect::{check_folder, check_length};
 use crate::error::OpenError;
 use crate::private;
 
-/// The text between the final name and the id of the process.
+/// The text between the final name and a random number. The id of the process would not do: in containers, each process
+/// has the same one, so that a file that a killed process has left would be in the way of the next one.
 const PARTIAL: &str = "-partial-";
 
 /// Removes what killed processes have left of a file. No process may be writing it.
@@ -26,8 +28,8 @@ pub(crate) fn remove_left_behind(target: &Path) {
 /// Whether a file has the name of one that is incomplete.
 pub(crate) fn is_partial(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let process = name.rsplit_once(PARTIAL).map_or("", |(_, process)| process);
-    !process.is_empty() && process.bytes().all(|byte| byte.is_ascii_digit())
+    let number = name.rsplit_once(PARTIAL).map_or("", |(_, number)| number);
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// An incomplete file next to its final name. It is removed when it is dropped.
@@ -46,7 +48,9 @@ impl PartialFile {
     pub fn create(target: &Path) -> Result<PartialFile, OpenError> {
         check_folder(target)?;
         private::check_absent(target)?;
-        let path = companion(target, &format!("{PARTIAL}{}", std::process::id()));
+        // 32 bits: the name should stay short.
+        let number = RandomState::new().hash_one(std::process::id()) >> 32;
+        let path = companion(target, &format!("{PARTIAL}{number}"));
         // The caller knows only the target.
         let target = target.to_owned();
         match check_length(&path).and_then(|()| private::create(&path)) {
@@ -92,5 +96,24 @@ impl Drop for PartialFile {
     fn drop(&mut self) {
         // Also after `put_in_place`: a store that has written the file leaves a lock file next to the temporary name.
         remove(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A command in a container failed as long as the file was there that the killed process of the same id had left.
+    #[test]
+    fn files_of_one_process_id_have_different_names() {
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        let target = folder.path().join("copy.db");
+        let left_behind = PartialFile::create(&target).expect("it is created");
+        let next = PartialFile::create(&target).expect("it is created");
+        for file in [&left_behind, &next] {
+            assert!(file.path().exists() && is_partial(file.path()), "{file:?}");
+        }
+        remove_left_behind(&target);
+        assert!(!left_behind.path().exists() && !next.path().exists());
     }
 }

@@ -331,6 +331,20 @@ impl Snapshot<'_> {
         from: Seq,
         limit: usize,
     ) -> Result<Option<Vec<ChangedRow>>, StoreError> {
+        let undo = interrupt::with_undo_images(&self.reader.connection, || {
+            self.read_undo(table, from, limit)
+        })?;
+        let Some(undo) = undo else { return Ok(None) };
+        undo.finish(|key| self.get(table, key)).map(Some)
+    }
+
+    /// Reads the undo images of a table since an event; `None` if there are more than `limit`.
+    fn read_undo(
+        &self,
+        table: &TableSpec,
+        from: Seq,
+        limit: usize,
+    ) -> Result<Option<Undo>, StoreError> {
         let mut statement = self.reader.connection.prepare_cached(
             "SELECT images FROM main.change_log WHERE table_name = ?1 AND seq > ?2 ORDER BY seq",
         )?;
@@ -347,7 +361,7 @@ impl Snapshot<'_> {
                 return Ok(None);
             }
         }
-        undo.finish(|key| self.get(table, key)).map(Some)
+        Ok(Some(undo))
     }
 
     /// Runs any statement of the engine and calls `each` with every row.

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
 
 use abide_schema::event::{Event, Hash};
@@ -393,7 +394,7 @@ impl Writer {
     /// # Errors
     /// [`StoreError::Constraint`] and the other variants.
     pub fn insert(&self, table: &TableSpec, mut row: Vec<Value>) -> Result<Row, StoreError> {
-        row.iter().try_for_each(|cell| check_length(table.name, cell.size()))?;
+        row.iter().try_for_each(|cell| check_value(table.name, cell.size()))?;
         self.execute(&self.sql(table).insert, &row)?;
         if table.numbered() {
             row[table.key[0]] = Value::Integer(self.connection.last_insert_rowid());
@@ -417,7 +418,7 @@ impl Writer {
         if changed == 0 {
             return Ok(());
         }
-        new.iter().try_for_each(|cell| check_length(table.name, cell.size()))?;
+        new.iter().try_for_each(|cell| check_value(table.name, cell.size()))?;
         let mut updates = self.sql(table).updates.borrow_mut();
         let sql = updates.entry(changed).or_insert_with(|| update_sql(table, changed));
         let mut statement = self.connection.prepare_cached(sql)?;
@@ -452,7 +453,7 @@ impl Writer {
         arguments: &str,
         repeated: impl Iterator<Item = Range<usize>>,
     ) -> Result<(), StoreError> {
-        check_length("events", event.outcome.len())?;
+        check_value("events", event.outcome.len())?;
         let mut statement = self.connection.prepare_cached(&self.tables["events"].insert)?;
         // Bound one by one: an event is the largest row of a call, and is not copied.
         statement.raw_bind_parameter(1, event.seq.0)?;
@@ -554,7 +555,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Stores a commit's undo images of one table.
+    /// Stores a commit's undo images of one table: at most [`limits::UNDO_IMAGES_BYTES`].
     ///
     /// # Errors
     /// [`StoreError`].
@@ -565,6 +566,11 @@ impl Writer {
         to: Seq,
         images: Vec<u8>,
     ) -> Result<(), StoreError> {
+        check_length(
+            format_args!("the former content of the rows of {}", table.name),
+            images.len(),
+            limits::UNDO_IMAGES_BYTES,
+        )?;
         let row =
             [Value::Integer(to.0), table.name.into(), Value::Integer(from.0), Value::Blob(images)];
         self.execute(&self.tables["change_log"].insert, &row)?;
@@ -647,13 +653,17 @@ pub(crate) fn select_in_order(table: &TableSpec) -> String {
 }
 
 /// Refuses a value that is longer than a query reads.
-fn check_length(table: &str, bytes: usize) -> Result<(), StoreError> {
-    let max = limits::QUERY_VALUE_BYTES;
+fn check_value(table: &str, bytes: usize) -> Result<(), StoreError> {
+    check_length(format_args!("a value of {table}"), bytes, limits::QUERY_VALUE_BYTES)
+}
+
+/// Refuses what is longer than whoever reads it allows.
+fn check_length(what: fmt::Arguments<'_>, bytes: usize, max: usize) -> Result<(), StoreError> {
     if bytes <= max {
         return Ok(());
     }
     let code = Code::LimitExceeded.as_str();
-    let message = format!("{code}: a value of {table} has {bytes} bytes; the limit is {max}");
+    let message = format!("{code}: {what} has {bytes} bytes; the limit is {max}");
     Err(StoreError::Constraint { message })
 }
 

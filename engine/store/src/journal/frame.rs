@@ -17,7 +17,8 @@ use abide_schema::Seq;
 use abide_schema::event::Hash;
 use abide_schema::seeded::{SeededBug, makes};
 
-/// The offset of the first frame: a sector of its own for the header, so that a torn frame never damages it.
+/// The offset of the first frame: a sector of its own for the header, so that a torn frame never damages it. A crash
+/// leaves the former header, or the new one, and no mixture: a sector is written whole or not at all.
 pub(crate) const FRAMES_START: usize = 512;
 
 /// Bytes of a frame before its payload.
@@ -68,7 +69,7 @@ pub(crate) struct Record<'a> {
 /// Why the header of a segment is not returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoHeader {
-    /// The segment was never used, or its header did not reach the disk.
+    /// The segment was never used, its header did not reach the disk, or it is damaged: see [`last_without_header`].
     Unused,
     /// A program with another version of the layout wrote it.
     Version(u32),
@@ -188,6 +189,32 @@ pub(crate) fn skip_to_record<'a>(round: u64, segment: &mut &'a [u8]) -> Option<R
     })
 }
 
+/// Returns the last event of the records in a segment without a valid header; 0 if a crash can have left it. The round
+/// of the records is the one of the first frame or, if that is damaged, too, the one in the header.
+///
+/// The header is written before the first frame, and one sync makes both durable. So a crash before that sync can leave
+/// frames behind a header of zeros, as the segment was created: then only the events were answered that a frame names as
+/// durable. It leaves no other invalid header, because a segment that is used again has a valid one.
+pub(crate) fn last_without_header(segment: &[u8]) -> Seq {
+    const ROUND_OF_HEADER: usize = 8 + 4;
+    const ROUND_OF_FIRST_FRAME: usize = FRAMES_START + 4 + 4;
+    let header = segment.get(..FRAMES_START).unwrap_or(segment);
+    let may_be_of_crash = header.iter().all(|byte| *byte == 0);
+    let mut last = Seq::ZERO;
+    for at in [ROUND_OF_FIRST_FRAME, ROUND_OF_HEADER] {
+        let round = segment.get(at..).and_then(<[u8]>::first_chunk::<8>);
+        // The first round is 1.
+        let Some(round) = round.map(|bytes| u64::from_le_bytes(*bytes)).filter(|it| *it > 0) else {
+            continue;
+        };
+        let mut frames = segment.get(FRAMES_START..).unwrap_or_default();
+        while let Some(record) = skip_to_record(round, &mut frames) {
+            last = last.max(if may_be_of_crash { record.durable } else { record.position.to });
+        }
+    }
+    last
+}
+
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, rest) = bytes.split_first_chunk::<N>()?;
     *bytes = rest;
@@ -260,5 +287,33 @@ mod tests {
             let found = skip_to_record(2, &mut rest).map(|record| record.durable);
             assert_eq!((found, rest), (Some(Seq(6)), &[][..]), "byte {at}");
         }
+    }
+
+    #[test]
+    fn records_without_a_header_are_found_unless_a_crash_can_have_left_them() {
+        let header = SegmentHeader { round: 2, log: [3; 16], base: Seq(4) }.encode();
+        let mut segment = header.clone();
+        segment.resize(FRAMES_START, 0);
+        let mut frame = vec![0; FRAME_HEADER];
+        frame.extend_from_slice(b"some operations");
+        // One of an earlier use is behind the others.
+        let later = RecordPosition { to: Seq(99), ..POSITION };
+        for (round, durable, position) in [(2, 4, POSITION), (2, 5, POSITION), (1, 98, later)] {
+            complete(round, 5, Seq(durable), &position, &mut frame);
+            segment.extend_from_slice(&frame);
+        }
+        for at in 0..header.len() {
+            let mut damaged = segment.clone();
+            damaged[at] ^= 0x10;
+            assert_eq!(last_without_header(&damaged), Seq(9), "byte {at}");
+            // The round of the first frame.
+            damaged[FRAMES_START + 8] ^= 1;
+            let expected = if (12..20).contains(&at) { Seq::ZERO } else { Seq(9) };
+            assert_eq!(last_without_header(&damaged), expected, "byte {at} and the first frame");
+        }
+        segment[..FRAMES_START].fill(0);
+        assert_eq!(last_without_header(&segment), Seq(5), "only what was durable");
+        assert_eq!(last_without_header(&segment[..FRAMES_START]), Seq::ZERO);
+        assert_eq!(last_without_header(b"x"), Seq::ZERO);
     }
 }

@@ -20,8 +20,8 @@ use abide_schema::event::Hash;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior};
 
 use super::frame::{
-    FRAMES_START, NoHeader, Record, RecordPosition, SegmentHeader, VERSION, skip_to_record,
-    take_record,
+    FRAMES_START, NoHeader, Record, RecordPosition, SegmentHeader, VERSION, last_without_header,
+    skip_to_record, take_record,
 };
 use super::log_digest;
 use super::record::{LayoutId, Migration, Opening, RecordContent, RecordModule, UnreadableRecord};
@@ -41,6 +41,8 @@ pub(crate) struct FoundJournal {
     paths: Vec<PathBuf>,
     /// The segments that were used, in the order of their use.
     segments: Vec<UsedSegment>,
+    /// The segments whose header was damaged.
+    damaged: Vec<DamagedSegment>,
 }
 
 /// A segment that was used.
@@ -50,11 +52,20 @@ struct UsedSegment {
     content: Vec<u8>,
 }
 
+/// A segment with records that cannot be applied, because its header is not valid.
+#[derive(Debug)]
+struct DamagedSegment {
+    path: PathBuf,
+    /// The last event of its records.
+    last: Seq,
+}
+
 impl FoundJournal {
     /// Reads the journal of a database; `None` if there is none.
     pub(crate) fn read(database: &Path, disk: &dyn Disk) -> std::io::Result<Option<FoundJournal>> {
         let mut paths = Vec::new();
         let mut segments = Vec::new();
+        let mut damaged = Vec::new();
         for path in segments_of(database)? {
             let checked = private::check_segment(database, &path);
             let content = match checked.and_then(|()| read_segment(&path, disk)) {
@@ -75,6 +86,10 @@ impl FoundJournal {
                         name: "segment_invalid",
                         "{segment} has no valid header, and is not applied"
                     );
+                    let last = last_without_header(&content);
+                    if last > Seq::ZERO {
+                        damaged.push(DamagedSegment { path: path.clone(), last });
+                    }
                 }
                 Err(NoHeader::Version(found)) => return Err(unknown_version(&path, found)),
             }
@@ -84,7 +99,7 @@ impl FoundJournal {
             return Ok(None);
         }
         segments.sort_by_key(|segment| segment.header.round);
-        Ok(Some(FoundJournal { paths, segments }))
+        Ok(Some(FoundJournal { paths, segments, damaged }))
     }
 
     /// The last event of a database that ends at `head`, once this journal is applied.
@@ -127,7 +142,7 @@ impl FoundJournal {
         path: &Path,
         layout: &Layout,
     ) -> Result<(), RecoveryError> {
-        if self.segments.is_empty() {
+        if self.segments.is_empty() && self.damaged.is_empty() {
             return Ok(());
         }
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -179,12 +194,18 @@ impl FoundJournal {
         Ok(())
     }
 
-    /// Refuses a journal with a record that says that later events than `end`, where the log ends with it, were durable. The
-    /// record of such an event was damaged after that: a crash tears only records that were not synced.
+    /// Refuses a journal that had later events than `end`, where the log ends with it. A segment whose header was
+    /// damaged has them, or a record says that they were durable: the record of such an event was damaged after that,
+    /// because a crash tears only records that were not synced.
     ///
     /// # Errors
-    /// [`RecoveryError::Damaged`].
+    /// [`RecoveryError::DamagedHeader`] and [`RecoveryError::Damaged`].
     pub(crate) fn check_complete(&self, end: Seq) -> Result<(), RecoveryError> {
+        // Former uses of a segment have only events that the database has.
+        if let Some(DamagedSegment { path, last }) = self.damaged.iter().find(|it| it.last > end) {
+            let segment = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            return Err(RecoveryError::DamagedHeader { segment, end, last: *last });
+        }
         let mut durable = Seq::ZERO;
         for UsedSegment { header, content } in &self.segments {
             let mut rest = content.get(FRAMES_START..).unwrap_or_default();
@@ -420,6 +441,18 @@ pub(crate) enum RecoveryError {
         end: Seq,
         /// The last event that was durable at some time.
         durable: Seq,
+    },
+    /// The header of a segment is damaged, and the segment has records that the database lacks.
+    #[error(
+        "the header of {segment} is damaged: the file ends at event {end} without it, and it has events up to {last}"
+    )]
+    DamagedHeader {
+        /// The name of the segment.
+        segment: String,
+        /// The last event without the segment.
+        end: Seq,
+        /// The last event of the segment.
+        last: Seq,
     },
     /// A record with a valid checksum did not produce the events that it names.
     #[error("the record of the journal after event {from} cannot be applied")]
@@ -728,7 +761,7 @@ mod tests {
             segment.extend_from_slice(&frame);
         }
         let segments = vec![UsedSegment { header, content: segment }];
-        let journal = FoundJournal { paths: Vec::new(), segments };
+        let journal = FoundJournal { paths: Vec::new(), segments, damaged: Vec::new() };
         let mut connection = Connection::open(&path).expect("it opens");
         match journal.apply(&mut connection, &path, &layout) {
             Ok(()) => {

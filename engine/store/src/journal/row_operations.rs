@@ -245,9 +245,9 @@ struct CellRules {
 impl CellRules {
     fn new(kind: u8, table: &str) -> CellRules {
         // The undo images of a commit are one value, which is as long as the rows that it changed.
-        let is_unlimited = table == ChangeLogRow::SPEC.name;
+        let has_images = table == ChangeLogRow::SPEC.name;
         CellRules {
-            bytes: if is_unlimited { usize::MAX } else { CELL_BYTES },
+            bytes: if has_images { limits::UNDO_IMAGES_BYTES } else { CELL_BYTES },
             has_repeats: kind == INSERT && table == EventRow::SPEC.name,
         }
     }
