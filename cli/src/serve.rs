@@ -305,10 +305,10 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         first_start::check_volume(folder)?;
     }
     let listener = match args.passed_listener.take() {
-        Some(passed) => TcpListener::from_std(passed)?,
+        Some(passed) => TcpListener::from_std(passed).map_err(|why| cannot_listen(&why))?,
         None => bind(&args.listen, &db).await?,
     };
-    let address = listener.local_addr()?;
+    let address = listener.local_addr().map_err(|why| cannot_listen(&why))?;
     check_new_file(&db, &access, address, of_file.as_deref(), args.first_token.as_deref())?;
     check_folder(&db)?;
     let project = match &args.agents {
@@ -759,6 +759,10 @@ fn is_served_at(db: &Path, listen: &str) -> bool {
     let Ok(LockState::Held(Some(holder))) = LockState::read(db) else { return false };
     let port = listen.rsplit(':').next().unwrap_or(listen);
     holder.url.is_some_and(|url| url.rsplit(':').next() == Some(port))
+}
+
+fn cannot_listen(why: &io::Error) -> Failure {
+    Failure::system("the listening socket cannot be used", why)
 }
 
 fn bind_refusal(listen: &str, db: &Path, why: &io::Error) -> Refusal {

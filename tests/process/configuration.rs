@@ -130,8 +130,8 @@ fn an_empty_variable_is_not_set() {
         "ABIDE_JSON",
         "ABIDE_TOKEN",
         "ABIDE_URL",
-    ];
-    let variables = variables.map(|name| (name, ""));
+    ]
+    .map(|name| (name, ""));
     let without = folder.run("config show").good();
     assert_eq!(folder.run_with(&variables, "config show").good(), without);
     // Whether a server listens at the default address or not: the address is no mistake.
