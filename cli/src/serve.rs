@@ -19,6 +19,7 @@ use abide_server::{
 use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::service_manager::ServiceManager;
@@ -430,10 +431,18 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     healthy?;
     if !options.json {
         let events = cells::pluralize(head.0.unsigned_abs(), "event");
-        print_line(format!("stopped  ·  {events} in the log"))?;
+        let line = format!("stopped  ·  {events} in the log");
+        let printed = tokio::task::spawn_blocking(move || print_line(line));
+        // A program that does not read stdout does not hold up the end.
+        if let Ok(Ok(printed)) = timeout(LAST_LINE_TIMEOUT, printed).await {
+            printed?;
+        }
     }
     Ok(())
 }
+
+/// How long the end of a server waits until its last line is printed.
+const LAST_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How a server stops.
 struct Stopping {

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use std::{io, thread};
 
 use abide_agent::{
     AgentMetrics, AgentProject, Catalog, DefinitionError, EndSignal, Environment, FolderChange,
@@ -246,14 +247,9 @@ impl AgentHost {
     ) -> Result<AgentHost, Failure> {
         let abide = Abide::embed(engine.clone());
         let json = options.json;
-        AgentHost::start(
-            options,
-            project,
-            abide,
-            Concern::All,
-            Some(Box::new(move |report: &FolderChanges| print_changes(json, report))),
-        )
-        .await
+        let on_change = report_on_thread(move |report| print_changes(json, &report))
+            .map_err(|why| Failure::system("the thread that reports changes cannot start", &why))?;
+        AgentHost::start(options, project, abide, Concern::All, Some(on_change)).await
     }
 
     /// Returns the loaded definitions, and the failures.
@@ -492,6 +488,23 @@ where
     }
 }
 
+/// Reports that wait for the reader of stdout; the next ones are left out.
+const WAITING_REPORTS: usize = 16;
+
+/// Returns a function that passes reports to a thread. A program that has stdout and does not read it holds back that
+/// thread, and not the runtime.
+///
+/// # Errors
+/// The system has no room for the thread.
+fn report_on_thread(print: impl Fn(FolderChanges) + Send + 'static) -> io::Result<Box<OnChange>> {
+    let (reports, waiting) = mpsc::sync_channel(WAITING_REPORTS);
+    let thread = thread::Builder::new().name("reports".to_owned());
+    thread.spawn(move || waiting.into_iter().for_each(print))?;
+    Ok(Box::new(move |report: &FolderChanges| {
+        let _ = reports.try_send(report.clone());
+    }))
+}
+
 /// Says what was read again, with problems and notes.
 fn print_changes(json: bool, report: &FolderChanges) {
     let FolderChanges { changes, notes, problems } = report;
@@ -615,6 +628,25 @@ mod tests {
     use std::future::ready;
 
     use super::*;
+
+    /// After some hundred changes, a server whose stdout nobody read drove no run.
+    #[test]
+    fn a_report_that_cannot_be_printed_holds_back_nothing() {
+        let (release, blocked) = mpsc::channel::<()>();
+        let (printed, count) = mpsc::channel();
+        let report = report_on_thread(move |changes| {
+            // Returns when the test lets go of it.
+            let _ = blocked.recv();
+            let _ = printed.send(changes);
+        });
+        let report = report.expect("the system has room for a thread");
+        for _ in 0..10 * WAITING_REPORTS {
+            report(&FolderChanges::default());
+        }
+        drop((release, report));
+        let printed = count.iter().count();
+        assert!((1..=WAITING_REPORTS + 1).contains(&printed), "{printed}");
+    }
 
     /// After one error a server drove no run until it was restarted, and said so only at its end.
     #[tokio::test]
