@@ -462,7 +462,8 @@ async fn run_calls(worker: ToolWorker, shutdown: Shutdown) {
     .await;
 }
 
-/// Does work until it ends without an error, or must stop. An error is reported, and the work begins again after a pause.
+/// Does work until it ends without an error, or must stop. An error is reported, and the work begins again after a
+/// pause.
 ///
 /// # Errors
 /// The last error, if the work must stop then.

@@ -60,8 +60,8 @@ pub(super) async fn create_token(
 /// Returns the token that an earlier start has left in the file; `None` if there is no file.
 ///
 /// # Errors
-/// The file has another content, which is not overwritten; it cannot be read; another user may have written it; or it has
-/// no folder.
+/// The file has another content, which is not overwritten; it cannot be read; another user may have written it; or it
+/// has no folder.
 pub(super) fn find_token(file: &Path) -> Result<Option<Secret>, Refusal> {
     // A symlink without a target exists, and is not followed.
     if let Err(why) = fs::symlink_metadata(file) {
