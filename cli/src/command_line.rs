@@ -497,7 +497,8 @@ fn run_in_runtime(options: &mut Options, mut command: Command) -> Result<(), Fai
         }
         options.token = token.map(|token| token.secret);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|why| Failure::system("the process cannot start", &why))?;
     let ended = runtime.block_on(run(options, command));
     // A read of a folder in a network, or of a pipe, can take for ever. Nobody waits for its result any more.
     runtime.shutdown_timeout(BLOCKED_THREADS);

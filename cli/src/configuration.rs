@@ -241,6 +241,9 @@ impl Application {
             if arg.get_env().is_none() {
                 arg = arg.env(variable).hide_env(true);
             }
+        } else if arg.get_env().is_some() {
+            // The parser would take the empty text of a variable as its value.
+            arg = arg.env(None::<&'static str>);
         }
         self.configuration.settings.push(setting);
         arg

@@ -92,7 +92,8 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
     }
     let max = args.conversations.and_then(|max| usize::try_from(max).ok());
     let recordings = fixture::read_recordings(args.data.as_deref(), max)?;
-    let folder = tempfile::tempdir()?;
+    let folder = tempfile::tempdir()
+        .map_err(|why| Failure::system("no temporary folder can be created", &why))?;
     let db = match &args.keep {
         Some(keep) => check_new_file(keep)?,
         None => folder.path().join("demo.db"),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use abide_agent::EndSignal;
 use abide_engine::{OpenError, StoreError, VerifyError};
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Refusal, lowercase_first};
 use serde_json::{Value as JsonValue, json};
 
 use crate::printable::{Printable, shorten};
@@ -79,6 +79,12 @@ impl Failure {
     /// An invalid command line.
     pub(crate) fn usage(detail: impl Into<String>, hint: impl Into<String>) -> Failure {
         Failure::Usage(Refusal::new(Code::BadArguments, detail).hint(hint))
+    }
+
+    /// The system refuses what a command needs: a port, a folder, a descriptor. `what` is what cannot be done.
+    pub(crate) fn system(what: &str, why: &io::Error) -> Failure {
+        let reason = lowercase_first(&why.to_string());
+        Refusal::new(Code::Internal, format!("{what}: {reason}")).into()
     }
 
     /// The exit code, as documented in `abide --help`.
@@ -283,7 +289,7 @@ fn is_of_content(error: &StoreError) -> bool {
     )
 }
 
-/// Errors of stdout and stderr; other I/O errors are converted where they occur.
+/// Errors of stdout and stderr. Others are converted where they occur, with [`Failure::system`] or a refusal.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {

@@ -3,6 +3,7 @@
 //! A record is one line. In JSON it is one object, whatever its fields quote: a peer decides what some of them contain.
 
 use std::backtrace::Backtrace;
+use std::ffi::OsStr;
 use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal as _, Write};
 use std::panic;
@@ -158,7 +159,7 @@ fn limit_libraries(requested: &Targets) -> Targets {
 /// Writes a panic as a record, so that a collector of JSON gets no other lines, and so that a thread that panics does not wait for
 /// the reader of stderr. A developer who asks for a backtrace gets text.
 fn log_panics() {
-    if std::env::var_os("RUST_BACKTRACE").is_some() {
+    if wants_backtrace(std::env::var_os("RUST_BACKTRACE").as_deref()) {
         panic::set_hook(Box::new(|panicked| {
             let text = Printable::from(format!("{panicked}\n{}", Backtrace::capture()));
             stderr::write_lines(text.as_str());
@@ -175,6 +176,11 @@ fn log_panics() {
         let location = panicked.location().map(ToString::to_string);
         tracing::error!(name: "panic", panic = text, location, "a thread panicked");
     }));
+}
+
+/// Whether this value of `RUST_BACKTRACE` asks for backtraces. The standard library takes `0` as no.
+fn wants_backtrace(value: Option<&OsStr>) -> bool {
+    value.is_some_and(|value| !value.is_empty() && value != "0")
 }
 
 /// Returns the stable name of an event; `None` if it has none. The default name is a place in the source.
@@ -401,6 +407,20 @@ mod tests {
         tracing::subscriber::with_default(subscriber, log);
         let bytes = lines.0.lock().expect("no thread panics").clone();
         String::from_utf8(bytes).expect("it is text")
+    }
+
+    /// With `RUST_BACKTRACE=0`, panics were text between records in JSON.
+    #[test]
+    fn a_backtrace_is_wanted_as_the_standard_library_reads_it() {
+        for (value, expected) in [
+            (None, false),
+            (Some("0"), false),
+            (Some(""), false),
+            (Some("1"), true),
+            (Some("full"), true),
+        ] {
+            assert_eq!(wants_backtrace(value.map(OsStr::new)), expected, "{value:?}");
+        }
     }
 
     /// Text of a peer cannot begin a line, end the object, add a member, or change what a terminal shows.

@@ -9,6 +9,7 @@ mod login;
 mod proxy;
 mod subscription;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -126,13 +127,18 @@ async fn run_proxy(endpoint: Endpoint, stop: impl Future<Output = ()>) -> Result
     }
 }
 
+/// The failure of a process that cannot listen on a port of this machine.
+fn cannot_listen(why: &io::Error) -> Failure {
+    Failure::system("cannot listen on a loopback port", why)
+}
+
 /// A server in this process, for this process.
 struct OwnServer {
     url: String,
     token: String,
     agents: Option<AgentHost>,
     stop: CancellationToken,
-    serving: JoinHandle<std::io::Result<()>>,
+    serving: JoinHandle<io::Result<()>>,
 }
 
 impl OwnServer {
@@ -141,8 +147,9 @@ impl OwnServer {
         project: Option<AgentProject>,
         engine: &Engine,
     ) -> Result<OwnServer, Failure> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let url = format!("http://{}", listener.local_addr()?);
+        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|why| cannot_listen(&why))?;
+        let address = listener.local_addr().map_err(|why| cannot_listen(&why))?;
+        let url = format!("http://{address}");
         // Other users of this machine do not know it.
         let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let access = AccessConfig::bearer(token.clone())?;

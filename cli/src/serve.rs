@@ -19,6 +19,7 @@ use abide_server::{
 use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::service_manager::ServiceManager;
@@ -308,10 +309,10 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         first_start::check_volume(folder)?;
     }
     let listener = match args.passed_listener.take() {
-        Some(passed) => TcpListener::from_std(passed)?,
+        Some(passed) => TcpListener::from_std(passed).map_err(|why| cannot_listen(&why))?,
         None => bind(&args.listen, &db).await?,
     };
-    let address = listener.local_addr()?;
+    let address = listener.local_addr().map_err(|why| cannot_listen(&why))?;
     check_new_file(&db, &access, address, of_file.as_deref(), args.first_token.as_deref())?;
     check_folder(&db)?;
     let project = match &args.agents {
@@ -430,10 +431,18 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
     healthy?;
     if !options.json {
         let events = cells::pluralize(head.0.unsigned_abs(), "event");
-        print_line(format!("stopped  ·  {events} in the log"))?;
+        let line = format!("stopped  ·  {events} in the log");
+        let printed = tokio::task::spawn_blocking(move || print_line(line));
+        // A program that does not read stdout does not hold up the end.
+        if let Ok(Ok(printed)) = timeout(LAST_LINE_TIMEOUT, printed).await {
+            printed?;
+        }
     }
     Ok(())
 }
+
+/// How long the end of a server waits until its last line is printed.
+const LAST_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How a server stops.
 struct Stopping {
@@ -759,6 +768,10 @@ fn is_served_at(db: &Path, listen: &str) -> bool {
     let Ok(LockState::Held(Some(holder))) = LockState::read(db) else { return false };
     let port = listen.rsplit(':').next().unwrap_or(listen);
     holder.url.is_some_and(|url| url.rsplit(':').next() == Some(port))
+}
+
+fn cannot_listen(why: &io::Error) -> Failure {
+    Failure::system("the listening socket cannot be used", why)
 }
 
 fn bind_refusal(listen: &str, db: &Path, why: &io::Error) -> Refusal {

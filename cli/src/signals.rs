@@ -138,6 +138,7 @@ impl StopSignals {
 /// # Errors
 /// The system's error.
 pub(crate) fn stop_requested() -> Result<impl Future<Output = ()> + Send + 'static, Failure> {
-    let mut signals = StopSignals::new()?;
+    let mut signals =
+        StopSignals::new().map_err(|why| Failure::system("signals cannot be handled", &why))?;
     Ok(async move { signals.recv().await })
 }

@@ -493,3 +493,25 @@ fn a_command_uses_the_file_or_the_server_that_is_named_nearer() {
     assert_eq!(folder.run("backup copy.db").code, Some(0), "it needs the file");
     assert!(folder.path("copy.db").exists());
 }
+
+/// Compose sets a variable without a value to an empty text. An empty `ABIDE_CA` ended every command.
+#[test]
+fn an_empty_variable_is_not_set() {
+    let folder = Folder::new();
+    let variables = [
+        "ABIDE_CA",
+        "ABIDE_CLIENT_CERT",
+        "ABIDE_CLIENT_KEY",
+        "ABIDE_CONFIG",
+        "ABIDE_DB",
+        "ABIDE_JSON",
+        "ABIDE_TOKEN",
+        "ABIDE_URL",
+    ]
+    .map(|name| (name, ""));
+    let without = folder.run("config show").good();
+    assert_eq!(folder.run_with(&variables, "config show").good(), without);
+    // Whether a server listens at the default address or not: the address is no mistake.
+    let asked = folder.run_with(&variables, "sql x");
+    assert_ne!(asked.code, Some(2), "{asked:?}");
+}

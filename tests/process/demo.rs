@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value as JsonValue, json};
 
-use crate::program::{ExitedProcess, left_out, run};
+use crate::program::{ExitedProcess, Process, abide, left_out, run};
 
 #[track_caller]
 fn assert_good(report: &JsonValue) {
@@ -83,4 +83,9 @@ fn files_that_cannot_be_played() {
     let ended = run(["demo", "--data", file.to_str().unwrap()]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("hint: "), "{ended:?}");
+    // It said that its output could not be written.
+    let missing = folder.path().join("missing");
+    let ended = Process::spawn(abide().arg("demo").env("TMPDIR", missing)).ended();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("no temporary folder can be created: no such"), "{ended:?}");
 }

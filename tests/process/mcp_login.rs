@@ -280,3 +280,20 @@ fn mistakes_are_explained() {
     let shown = [misspelt.stdout, misspelt.stderr].concat();
     assert!(shown.contains("scopes"), "{shown}");
 }
+
+/// The command said that its output could not be written.
+#[test]
+fn a_redirect_port_that_is_in_use_is_named() {
+    let folder = agents("http://127.0.0.1:1");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let config = format!(
+        "mcp_servers: [{{ name: shop, url: 'https://shop.example', oauth: {{ redirect_port: {port} }} }}]\n"
+    );
+    fs::write(folder.path().join("abide.yaml"), config).unwrap();
+    let refused = run(["mcp", "login", "shop", "--agents", folder.path().to_str().unwrap()]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let detail = format!("port {port}, to which the browser is redirected, is in use   [conflict]");
+    assert!(refused.stderr.contains(&detail), "{refused:?}");
+    assert!(refused.stderr.contains("redirect_port"), "{refused:?}");
+}

@@ -163,6 +163,8 @@ fn the_unit_files_are_valid_and_hardened() {
     let (_, drain) = command.split_once("--drain ").unwrap();
     let drain: u64 = drain.trim_end_matches('s').parse().unwrap();
     assert_eq!(seconds("TimeoutStopSec="), drain + 15);
+    // After five failed starts systemd gave up, also when the disk had space again.
+    assert_eq!(seconds("StartLimitIntervalSec="), 0);
 
     let analyze = |args: &[&str]| {
         let mut command = Command::new("systemd-analyze");

@@ -98,7 +98,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         None => println!("building  the program for {}", platform.triple),
     }
     let release = Release::prepare(root, platform, arguments.binary.as_deref())?;
-    if arguments.binary.is_some() && platform.triple.ends_with("-gnu") {
+    if arguments.binary.is_some() && platform.has_glibc() {
         println!("          it needs glibc 2.{} or newer", release.glibc_minor);
     }
     let mut packed = Vec::new();

@@ -5,7 +5,7 @@
 //! and the [`Dispatcher`] gives runs to drivers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::{Abide, Error};
@@ -36,8 +36,7 @@ pub struct Runtime {
     context: Arc<RuntimeContext>,
     registrar: Arc<Registrar>,
     reloader: Reloader,
-    /// Sends traces, once it is started.
-    tracer: Mutex<Option<Tracer>>,
+    tracer: Option<Arc<Tracer>>,
 }
 
 /// Builds a [`Runtime`].
@@ -139,7 +138,7 @@ impl RuntimeBuilder {
             self.project,
             self.on_change,
         );
-        Runtime { context, registrar, reloader, tracer: Mutex::new(self.tracer) }
+        Runtime { context, registrar, reloader, tracer: self.tracer.map(Arc::new) }
     }
 }
 
@@ -225,12 +224,13 @@ impl Runtime {
     /// progress end first; a cancellation token stops at once.
     ///
     /// # Errors
-    /// [`RuntimeError`] if the connection is lost, or the system has no room for a thread.
+    /// [`RuntimeError`] if the connection is lost, or the system has no room for a thread. No run is driven then, until
+    /// this is called again.
     pub async fn run(&self, stop: impl Into<Shutdown>) -> Result<(), RuntimeError> {
         let shutdown = stop.into();
         let RuntimeContext { abide, leases, settings, .. } = &*self.context;
         let keeper = LeaseKeeper::start(abide, leases, settings.lease)?;
-        let tracer = self.tracer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let tracer = self.tracer.clone();
         let (traces, tracing) = tracer.map(|it| it.start(abide.clone(), settings.now())).unzip();
         let dispatcher =
             Dispatcher::new(&self.context, &self.registrar, &self.reloader, traces, shutdown);

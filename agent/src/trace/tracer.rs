@@ -66,7 +66,7 @@ impl Tracer {
     }
 
     /// Starts the task. It ends when the queue is closed and empty.
-    pub(crate) fn start(self, abide: Abide, now: i64) -> (TraceQueue, JoinHandle<()>) {
+    pub(crate) fn start(self: Arc<Self>, abide: Abide, now: i64) -> (TraceQueue, JoinHandle<()>) {
         let (queue, mut ended) = mpsc::channel::<String>(QUEUE);
         let task = tokio::spawn(async move {
             match untraced(&abide, now).await {

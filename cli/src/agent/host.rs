@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use std::{io, thread};
 
 use abide_agent::{
     AgentMetrics, AgentProject, Catalog, DefinitionError, EndSignal, Environment, FolderChange,
@@ -262,14 +263,9 @@ impl AgentHost {
     ) -> Result<AgentHost, Failure> {
         let abide = Abide::embed(engine.clone());
         let json = options.json;
-        AgentHost::start(
-            options,
-            project,
-            abide,
-            Concern::All,
-            Some(Box::new(move |report: &FolderChanges| print_changes(json, report))),
-        )
-        .await
+        let on_change = report_on_thread(move |report| print_changes(json, &report))
+            .map_err(|why| Failure::system("the thread that reports changes cannot start", &why))?;
+        AgentHost::start(options, project, abide, Concern::All, Some(on_change)).await
     }
 
     /// Returns the loaded definitions, and the failures.
@@ -370,10 +366,8 @@ impl AgentHost {
             tracing::warn!(name: "definition_invalid", "{text}");
         }
         let shutdown = Shutdown::default();
-        let requested = shutdown.clone();
-        let runtime = tokio::spawn(async move { runtime.run(requested).await });
-        let requested = shutdown.clone();
-        let worker = worker.map(|worker| tokio::spawn(run_calls(worker, requested)));
+        let runtime = tokio::spawn(drive_runs(runtime, shutdown.clone()));
+        let worker = worker.map(|worker| tokio::spawn(run_calls(worker, shutdown.clone())));
         Ok(AgentHost { abide, loaded, registry, unregistered, shutdown, runtime, worker })
     }
 
@@ -443,25 +437,89 @@ impl AgentHost {
 /// sockets it is less than the 15 s that supervisors of servers wait in addition to `--drain`.
 const END_OF_STOPPED: Duration = Duration::from_secs(6);
 
-/// Pause before the calls of MCP clients run again after an error.
-const WORKER_PAUSE: Duration = Duration::from_secs(1);
+/// Pause before work begins again after an error.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
+
+/// Drives runs until stopped.
+///
+/// # Errors
+/// No run was driven when it was stopped.
+async fn drive_runs(runtime: Runtime, shutdown: Shutdown) -> Result<(), RuntimeError> {
+    repeat_until_stopped(
+        &shutdown,
+        PAUSE_AFTER_ERROR,
+        || runtime.run(shutdown.clone()),
+        |error: &RuntimeError| {
+            tracing::warn!(
+                name: "agents_delayed",
+                error = format_args!("{error:#}"),
+                "runs of agents are not driven; trying again"
+            );
+        },
+    )
+    .await
+}
 
 /// Runs the calls of MCP clients until stopped.
 async fn run_calls(worker: ToolWorker, shutdown: Shutdown) {
-    while let Err(error) = worker.run(shutdown.clone()).await {
+    // An error of the end is of no use: the calls wait for the next start.
+    let _ = repeat_until_stopped(
+        &shutdown,
+        PAUSE_AFTER_ERROR,
+        || worker.run(shutdown.clone()),
+        |error: &abide_client::Error| {
+            tracing::warn!(
+                name: "mcp_calls_delayed",
+                error = format_args!("{error:#}"),
+                "calls of MCP clients do not run; trying again"
+            );
+        },
+    )
+    .await;
+}
+
+/// Does work until it ends without an error, or must stop. An error is reported, and the work begins again after a
+/// pause.
+///
+/// # Errors
+/// The last error, if the work must stop then.
+async fn repeat_until_stopped<E, F>(
+    shutdown: &Shutdown,
+    pause: Duration,
+    mut work: impl FnMut() -> F,
+    report: impl Fn(&E),
+) -> Result<(), E>
+where
+    F: Future<Output = Result<(), E>>,
+{
+    loop {
+        let Err(error) = work().await else { return Ok(()) };
         if shutdown.is_draining() {
-            return;
+            return Err(error);
         }
-        tracing::warn!(
-            name: "mcp_calls_delayed",
-            error = format_args!("{error:#}"),
-            "calls of MCP clients do not run; trying again"
-        );
+        report(&error);
         tokio::select! {
-            () = tokio::time::sleep(WORKER_PAUSE) => {}
-            () = shutdown.draining() => return,
+            () = tokio::time::sleep(pause) => {}
+            () = shutdown.draining() => return Err(error),
         }
     }
+}
+
+/// Reports that wait for the reader of stdout; the next ones are left out.
+const WAITING_REPORTS: usize = 16;
+
+/// Returns a function that passes reports to a thread. A program that has stdout and does not read it holds back that
+/// thread, and not the runtime.
+///
+/// # Errors
+/// The system has no room for the thread.
+fn report_on_thread(print: impl Fn(FolderChanges) + Send + 'static) -> io::Result<Box<OnChange>> {
+    let (reports, waiting) = mpsc::sync_channel(WAITING_REPORTS);
+    let thread = thread::Builder::new().name("reports".to_owned());
+    thread.spawn(move || waiting.into_iter().for_each(print))?;
+    Ok(Box::new(move |report: &FolderChanges| {
+        let _ = reports.try_send(report.clone());
+    }))
 }
 
 /// Says what was read again, with problems and notes.
@@ -579,4 +637,50 @@ pub(super) async fn prompt_store(
     catalog: &Catalog,
 ) -> Result<Option<Abide>, Failure> {
     if catalog.uses_stored_prompts() { connect_named(options).await } else { Ok(None) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::ready;
+
+    use super::*;
+
+    /// After some hundred changes, a server whose stdout nobody read drove no run.
+    #[test]
+    fn a_report_that_cannot_be_printed_holds_back_nothing() {
+        let (release, blocked) = mpsc::channel::<()>();
+        let (printed, count) = mpsc::channel();
+        let report = report_on_thread(move |changes| {
+            // Returns when the test lets go of it.
+            let _ = blocked.recv();
+            let _ = printed.send(changes);
+        });
+        let report = report.expect("the system has room for a thread");
+        for _ in 0..10 * WAITING_REPORTS {
+            report(&FolderChanges::default());
+        }
+        drop((release, report));
+        let printed = count.iter().count();
+        assert!((1..=WAITING_REPORTS + 1).contains(&printed), "{printed}");
+    }
+
+    /// After one error a server drove no run until it was restarted, and said so only at its end.
+    #[tokio::test]
+    async fn work_that_fails_begins_again() {
+        let shutdown = Shutdown::default();
+        let attempts = Cell::new(0);
+        let reports = Cell::new(0);
+        let fail_until = |last| {
+            attempts.set(attempts.get() + 1);
+            ready(if attempts.get() < last { Err("the connection was lost") } else { Ok(()) })
+        };
+        let report = |_: &&str| reports.set(reports.get() + 1);
+        let ended = repeat_until_stopped(&shutdown, Duration::ZERO, || fail_until(3), report).await;
+        assert_eq!((ended, attempts.get(), reports.get()), (Ok(()), 3, 2));
+        shutdown.drain();
+        let ended = repeat_until_stopped(&shutdown, Duration::ZERO, || fail_until(9), report).await;
+        assert_eq!((ended, attempts.get()), (Err("the connection was lost"), 4));
+        assert_eq!(reports.get(), 2, "the caller has the error");
+    }
 }

@@ -43,7 +43,8 @@ enum Provider {
 const CONFIG: (&str, &str) = ("abide.yaml", include_str!("init/abide.yaml"));
 const AGENT: (&str, &str) = ("agents/default.yaml", include_str!("init/default.yaml"));
 const SCRIPT: (&str, &str) = ("answers.yaml", include_str!("init/answers.yaml"));
-const IGNORED: (&str, &str) = (".gitignore", "*.db\n*.db-*\ncalls/\n");
+/// The files of a database, the copies that migrations make of it, and results of calls.
+const IGNORED: (&str, &str) = (".gitignore", "*.db\n*.db-*\n*.db.backup-*\ncalls/\n");
 
 /// What `abide.yaml` says of a provider.
 struct ProviderSettings {
@@ -69,7 +70,7 @@ impl Provider {
     fn detect(environment: &Environment) -> Provider {
         let all = [Provider::Anthropic, Provider::Openai, Provider::Gemini];
         all.into_iter()
-            .find(|it| it.settings().key_env.is_some_and(|key| environment.value(key).is_some()))
+            .find(|it| it.settings().key_env.is_some_and(|key| has_key(environment, key)))
             .unwrap_or(Provider::Script)
     }
 
@@ -86,6 +87,11 @@ impl Provider {
              - {{ id: {id}, kind: {id}{key}, models: [{model}] }}"
         )
     }
+}
+
+/// Whether the environment has the key of a provider. An empty variable is not set.
+fn has_key(environment: &Environment, name: &str) -> bool {
+    environment.value(name).is_some_and(|key| !key.trim().is_empty())
 }
 
 /// Writes the folder of a project. `project` is the folder that contains it, if it is not the current one.
@@ -219,7 +225,7 @@ impl Report<'_> {
         }
         let of_folder = if project.is_some() { String::new() } else { agents_option(folder) };
         match provider.settings().key_env {
-            Some(key) if options.environment.value(key).is_none() => {
+            Some(key) if !has_key(&options.environment, key) => {
                 print_line(format!("  export {key}=…"))?;
             }
             _ => {}
@@ -239,5 +245,49 @@ impl Report<'_> {
         } else {
             format!("\nFor another model, or none, see the section models of {config}.")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn detect(variables: &[(&str, &str)]) -> Provider {
+        let variables = variables.iter().map(|(name, key)| (name.to_string(), key.to_string()));
+        Provider::detect(&variables.collect())
+    }
+
+    /// A project began with a provider whose variable was empty, and its first answer failed.
+    #[test]
+    fn an_empty_key_chooses_no_provider() {
+        assert_eq!(detect(&[]), Provider::Script);
+        assert_eq!(detect(&[("ANTHROPIC_API_KEY", "")]), Provider::Script);
+        let openai = ("OPENAI_API_KEY", "sk-1");
+        assert_eq!(detect(&[("ANTHROPIC_API_KEY", " "), openai]), Provider::Openai);
+        assert_eq!(detect(&[("ANTHROPIC_API_KEY", "sk-2"), openai]), Provider::Anthropic);
+    }
+
+    /// Whether git ignores a file, because of a pattern that begins with `*`.
+    fn is_ignored(name: &str) -> bool {
+        let mut patterns = IGNORED.1.lines().filter_map(|pattern| pattern.strip_prefix('*'));
+        patterns.any(|pattern| match pattern.strip_suffix('*') {
+            Some(middle) => name.contains(middle),
+            None => name.ends_with(pattern),
+        })
+    }
+
+    /// The copy that a migration makes has the data of all tenants, and was committed with the project.
+    #[test]
+    fn files_with_data_are_ignored_by_git() {
+        for (name, expected) in [
+            ("agents.db", true),
+            ("agents.db-wal", true),
+            ("agents.db-lock", true),
+            ("agents.db.backup-120412-9f3c21ab", true),
+            ("abide.yaml", false),
+            ("answers.yaml", false),
+        ] {
+            assert_eq!(is_ignored(name), expected, "{name}");
+        }
     }
 }

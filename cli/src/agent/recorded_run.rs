@@ -87,7 +87,9 @@ pub(super) async fn test(options: &Options, folder: &Path, args: Test) -> Result
             counts.changed += 1;
         }
         if args.accept && !changes.is_empty() {
-            fs::write(&path, now.to_text())?;
+            fs::write(&path, now.to_text()).map_err(|why| {
+                Failure::system(&format!("{} cannot be written", path.display()), &why)
+            })?;
         }
     }
     print_summary(options, &args, counts)

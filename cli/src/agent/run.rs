@@ -199,7 +199,8 @@ pub(super) async fn watch(
     yes: bool,
 ) -> Result<(), Failure> {
     let watched = watch_events(options, abide, run_id, hint, yes);
-    let mut signals = EndSignals::new()?;
+    let mut signals =
+        EndSignals::new().map_err(|why| Failure::system("signals cannot be handled", &why))?;
     let signal = tokio::select! {
         done = watched => return done.map_err(|failure| explain_closed_output(hint, failure)),
         signal = signals.recv() => signal,

@@ -1,8 +1,9 @@
 //! `abide.toml` as it is written: its keys with their lines and values, before they are compared with the options.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
@@ -129,8 +130,8 @@ fn typed_path(words: &[OsString]) -> Option<PathBuf> {
         if word == "--config" {
             return words.next().map(PathBuf::from);
         }
-        if let Some(path) = word.to_str().and_then(|word| word.strip_prefix("--config=")) {
-            return Some(PathBuf::from(path));
+        if let Some(path) = word.as_bytes().strip_prefix(b"--config=") {
+            return Some(PathBuf::from(OsStr::from_bytes(path)));
         }
     }
     None
@@ -248,5 +249,9 @@ mod tests {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             assert_eq!(typed_path(&words).as_deref(), path.map(Path::new), "{line}");
         }
+        // A file with such a name was not read, and nobody was told.
+        let no_text = OsStr::from_bytes(b"--config=a\xff.toml").to_owned();
+        let path = typed_path(&["abide".into(), no_text]);
+        assert_eq!(path.as_deref(), Some(Path::new(OsStr::from_bytes(b"a\xff.toml"))));
     }
 }

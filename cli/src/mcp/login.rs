@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::cannot_listen;
 use crate::agent::{FOLDER, check_named_folder, folder_failure};
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -73,8 +74,10 @@ pub(super) async fn login(
 ) -> Result<(), Failure> {
     let config = find_server(&args.agents, &args.name)?;
     let port = config.oauth.as_ref().and_then(|oauth| oauth.redirect_port).unwrap_or(0);
-    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
-    let redirect_uri = format!("http://{}/callback", listener.local_addr()?);
+    let listener = TcpListener::bind(("127.0.0.1", port)).await;
+    let listener = listener.map_err(|why| bind_failure(port, &why))?;
+    let address = listener.local_addr().map_err(|why| cannot_listen(&why))?;
+    let redirect_uri = format!("http://{address}/callback");
     let login = config.login(&options.environment, &redirect_uri).await.map_err(login_failure)?;
     if options.json {
         print_json(&json!({ "url": login.url(), "scopes": login.scopes() }))?;
@@ -112,6 +115,15 @@ pub(super) async fn logout(options: &Options, args: &Logout) -> Result<(), Failu
     } else {
         print_line(format!("The tokens of {} are removed.", args.name))
     }
+}
+
+fn bind_failure(port: u16, why: &io::Error) -> Failure {
+    if why.kind() != io::ErrorKind::AddrInUse {
+        return cannot_listen(why);
+    }
+    let detail = format!("port {port}, to which the browser is redirected, is in use");
+    let hint = "end the program that uses it, or change redirect_port in abide.yaml";
+    Refusal::new(Code::Conflict, detail).hint(hint).into()
 }
 
 /// The definition of a server.
@@ -163,7 +175,10 @@ async fn complete_login(login: &McpLogin, listener: TcpListener) -> Result<(), F
     });
     let accepting = async {
         loop {
-            let (browser, _) = listener.accept().await?;
+            let accepted = listener.accept().await;
+            let (browser, _) = accepted.map_err(|why| {
+                Failure::system("the answer of the browser cannot be received", &why)
+            })?;
             tokio::spawn(answer_browser(browser, found.clone()));
         }
     };

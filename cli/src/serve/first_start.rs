@@ -2,7 +2,7 @@
 //! file, and the volume that must be there.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, ErrorKind, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 
@@ -60,11 +60,13 @@ pub(super) async fn create_token(
 /// Returns the token that an earlier start has left in the file; `None` if there is no file.
 ///
 /// # Errors
-/// The file has another content, which is not overwritten; it cannot be read; or another user may have written it.
+/// The file has another content, which is not overwritten; it cannot be read; another user may have written it; or it
+/// has no folder.
 pub(super) fn find_token(file: &Path) -> Result<Option<Secret>, Refusal> {
     // A symlink without a target exists, and is not followed.
-    if fs::symlink_metadata(file).is_err() {
-        return Ok(None);
+    if let Err(why) = fs::symlink_metadata(file) {
+        let is_missing = why.kind() == ErrorKind::NotFound && folder_of(file).is_dir();
+        return if is_missing { Ok(None) } else { Err(unusable_file(file, &why)) };
     }
     let content = TextFile::read(file, MAX_BYTES).ok();
     // Whoever has written the token knows it, and would be an administrator.
@@ -88,8 +90,7 @@ pub(super) fn find_token(file: &Path) -> Result<Option<Secret>, Refusal> {
 fn write_token(file: &Path) -> Result<Secret, Failure> {
     let secret = Secret::new()
         .map_err(|why| Refusal::new(Code::Internal, format!("no token can be created: {why}")))?;
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
+    let folder = folder_of(file);
     // The permissions of temporary files are 0600.
     let written =
         tempfile::Builder::new().prefix(".abide-token-").tempfile_in(folder).and_then(|mut new| {
@@ -98,12 +99,19 @@ fn write_token(file: &Path) -> Result<Secret, Failure> {
             new.persist_noclobber(file)?;
             fs::File::open(folder)?.sync_all()
         });
-    written.map_err(|why| {
-        let detail = format!("cannot write the first token to {}: {why}", file.display());
-        let hint = "name a file in a folder that this user can write, such as that of the database";
-        Refusal::new(Code::BadRequest, detail).hint(hint)
-    })?;
+    written.map_err(|why| unusable_file(file, &why))?;
     Ok(secret)
+}
+
+fn folder_of(file: &Path) -> &Path {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+fn unusable_file(file: &Path, why: &io::Error) -> Refusal {
+    let detail = format!("cannot write the first token to {}: {why}", file.display());
+    let hint = "name a file in a folder that this user can write, such as that of the database";
+    Refusal::new(Code::BadRequest, detail).hint(hint)
 }
 
 /// Refuses a folder that is on the file system of the root: a container would lose it.
@@ -172,6 +180,11 @@ mod tests {
         fs::write(&file, "my notes").expect("it can be written");
         let refusal = find_token(&file).expect_err("it is no token");
         assert!(refusal.detail.contains("is not a token"), "{refusal}");
+        // These were no errors, so the database was created, and then the token could not be written.
+        for file in [file.join("token"), folder.path().join("missing/token")] {
+            let refusal = find_token(&file).expect_err("it cannot be written");
+            assert!(refusal.detail.contains("cannot write the first token"), "{refusal}");
+        }
     }
 
     /// Another user could put a token that it knows into a folder such as `/tmp`, and was an administrator after the start.

@@ -79,9 +79,13 @@ impl Platform {
         self.triple.contains("-linux-")
     }
 
+    pub(super) fn has_glibc(&self) -> bool {
+        self.triple.ends_with("-gnu")
+    }
+
     /// The target for zig, with the version of glibc.
     fn zig_target(&self) -> String {
-        if self.triple.ends_with("-gnu") {
+        if self.has_glibc() {
             format!("{}.2.{GLIBC_MINOR}", self.triple)
         } else {
             self.triple.to_owned()

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cargo_metadata::{
     DependencyKind, Metadata, MetadataCommand, Node, NodeDep, Package, PackageId,
 };
 use serde_json::{Value as JsonValue, json};
+
+use super::release::describe;
 
 /// The beginnings of the names of files with licences, in capitals.
 const LICENCE_FILES: [&str; 5] = ["COPYING", "LICENCE", "LICENSE", "NOTICE", "UNLICENSE"];
@@ -71,15 +73,12 @@ impl Dependencies {
             let name = format!("{} {}", package.name, package.version);
             let _ = writeln!(list, "{name}: {}", licence(package));
             let Some(folder) = package.manifest_path.parent() else { continue };
-            for entry in fs::read_dir(folder).map_err(|why| format!("{folder}: {why}"))? {
-                let path = entry.map_err(|why| format!("{folder}: {why}"))?.path();
-                let file = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
-                if path.is_file() && LICENCE_FILES.iter().any(|start| file.starts_with(start)) {
-                    let text =
-                        fs::read(&path).map_err(|why| format!("{}: {why}", path.display()))?;
-                    let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
-                    texts.entry(text.trim().to_owned()).or_default().insert(name.clone());
-                }
+            // A package that links a library has its source, which other people have written, in a folder below.
+            let has_library = package.links.is_some();
+            for path in licence_files(folder.as_std_path(), has_library)? {
+                let text = fs::read(&path).map_err(describe(&path))?;
+                let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
+                texts.entry(text.trim().to_owned()).or_default().insert(name.clone());
             }
         }
         let mut all = format!(
@@ -113,6 +112,24 @@ impl Dependencies {
             "dependencies": dependencies,
         })
     }
+}
+
+/// Returns the files with licences in a folder, and in the folders below it if they count.
+fn licence_files(folder: &Path, is_deep: bool) -> Result<Vec<PathBuf>, String> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).map_err(describe(folder))? {
+        let entry = entry.map_err(describe(folder))?;
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().to_uppercase();
+        if entry.file_type().map_err(describe(&path))?.is_dir() {
+            if is_deep {
+                files.extend(licence_files(&path, is_deep)?);
+            }
+        } else if path.is_file() && LICENCE_FILES.iter().any(|start| name.starts_with(start)) {
+            files.push(path);
+        }
+    }
+    Ok(files)
 }
 
 /// Returns the packages that a package uses in the program.

@@ -62,9 +62,10 @@ impl Release {
             None => binary::build(root, platform, epoch)?,
         };
         let glibc_minor = match given {
+            _ if !platform.has_glibc() => 0,
             // It runs with the glibc of the system that has built it, and newer ones.
-            Some(_) if platform.is_linux() => binary::needed_glibc(&binary)?,
-            _ => binary::GLIBC_MINOR,
+            Some(_) => binary::needed_glibc(&binary)?,
+            None => binary::GLIBC_MINOR,
         };
         let expected = format!("abide {version}\n");
         let printed = check::output(Command::new(&binary).arg("--version"))?;

@@ -127,6 +127,10 @@ fn the_bill_of_materials_is_complete() {
     }
     let licences = dependencies.licences().expect("the sources of packages are here");
     assert!(licences.contains("rustls 0.") && licences.contains("Permission is hereby granted"));
+    // The licences of C in packages of Rust were missing: those of mimalloc, and of parts of ring.
+    for author in ["Microsoft Corporation", "the fiat-crypto authors"] {
+        assert!(licences.contains(author), "{author}");
+    }
 }
 
 #[test]

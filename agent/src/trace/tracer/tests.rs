@@ -1,6 +1,7 @@
 //! Regression: a run that had waited for an approval was queued when it began to wait and when it had ended. If the task that sends
 //! traces was late, both entries found the run ended, and its spans were sent twice.
 
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use abide_client::Abide;
@@ -24,7 +25,7 @@ async fn the_trace_of_a_run_is_sent_once() {
     let tracer = Tracer::new(false)
         .sink(move |spans| sender.send(spans.len()).map_err(|why| why.to_string()));
     // The task finds the run without a trace, and twice in its queue.
-    let (queue, task) = tracer.start(abide.clone(), 0);
+    let (queue, task) = Arc::new(tracer).start(abide.clone(), 0);
     queue.add("r1");
     queue.add("r1");
     drop(queue);

@@ -117,7 +117,8 @@ impl Input {
     /// The process cannot handle Ctrl-C.
     pub(super) fn new() -> Result<(Input, InterruptListener), Failure> {
         let mut input = Input::from_stdin();
-        let signal = signal(SignalKind::interrupt())?;
+        let signal = signal(SignalKind::interrupt())
+            .map_err(|why| Failure::system("Ctrl-C cannot be handled", &why))?;
         let (sender, interrupts) = mpsc::channel(1);
         input.interrupts = Some(interrupts);
         input.marks = PasteMarks::enable();
