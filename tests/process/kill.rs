@@ -71,8 +71,8 @@ async fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
     assert_eq!(server.verify(), events);
 }
 
-/// The journal of a killed server is applied to the database as whoever opens it finds it. Each state of the database leads
-/// to the same rows.
+/// The journal of a killed server is applied to the database as whoever opens it finds it. Each state of the database
+/// leads to the same rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_that_recover_from_different_states_have_the_same_rows() {
     let mut server = Server::start();

@@ -221,8 +221,8 @@ fn a_damaged_file_is_called_damaged() {
     }
 }
 
-/// A page of a table that only the comparison at the end of a replay reads. The message was "the file is damaged" without
-/// the table, as an internal error.
+/// A page of a table that only the comparison at the end of a replay reads. The message was "the file is damaged"
+/// without the table, as an internal error.
 #[test]
 fn a_replay_of_a_damaged_file_names_the_table() {
     let made = DemoFile::new();
