@@ -92,6 +92,11 @@ fn replay_failure(error: ReplayError) -> Failure {
             let hint = format!("--to {end} or less; without --to all events are replayed");
             Failure::Refused(Refusal::new(Code::NotFound, detail).hint(hint))
         }
+        ReplayError::NotMigrated { .. } => {
+            Failure::Refused(Refusal::new(Code::Conflict, detail).hint(
+                "use the program that wrote the file, or migrate a copy: `abide upgrade COPY`",
+            ))
+        }
         _ => Failure::Unverified(
             Refusal::new(Code::Conflict, detail)
                 .hint("rows were changed outside of the log, or the reducers have changed since"),

@@ -52,6 +52,14 @@ pub enum ReplayError {
         /// The last event.
         end: Seq,
     },
+    /// The file lacks a step that changes the columns of a table, so its rows cannot be compared.
+    #[error(
+        "the file is not migrated: table {table} has other columns or another primary key than in this program"
+    )]
+    NotMigrated {
+        /// The table.
+        table: &'static str,
+    },
     /// A call that was done is refused now.
     #[error("event {seq}: {reducer} is refused in the replay: {refusal}")]
     Refused {
@@ -161,8 +169,12 @@ fn replay_log(
     to: Option<Seq>,
     progress: &mut dyn FnMut(Seq),
 ) -> Result<Seq, ReplayError> {
-    if let Some(to) = to {
-        check_reached(log, to)?;
+    let is_compared = match to {
+        Some(to) => is_end(log, to)?,
+        None => true,
+    };
+    if is_compared {
+        check_migrated(log, &layout)?;
     }
     let registry = Registry::new(&layout.modules);
     let file = PartialFile::create(into)?;
@@ -224,10 +236,23 @@ fn replay_into(
     Ok(reached)
 }
 
-/// Looks for the last event before a file is made.
-fn check_reached(log: &LogFile, to: Seq) -> Result<(), ReplayError> {
+/// Whether an event is the last one.
+///
+/// # Errors
+/// [`ReplayError::Beyond`] if the log ends before it.
+fn is_end(log: &LogFile, to: Seq) -> Result<bool, ReplayError> {
     let end = log.end()?;
-    if to > end { Err(ReplayError::Beyond { to, end }) } else { Ok(()) }
+    if to > end { Err(ReplayError::Beyond { to, end }) } else { Ok(to == end) }
+}
+
+/// Refuses a file whose rows cannot be compared at the end, before a file is made.
+fn check_migrated(log: &LogFile, layout: &Layout) -> Result<(), ReplayError> {
+    for table in layout.tables() {
+        if !log.is_comparable(table)? {
+            return Err(ReplayError::NotMigrated { table: table.name });
+        }
+    }
+    Ok(())
 }
 
 fn run_again(
@@ -291,18 +316,18 @@ fn compare(
         return Ok(());
     }
     let mut difference = None;
-    let mut failed = None;
+    let mut failed: Option<ReplayError> = None;
     log.rows(table, &mut |row| {
         let key = table.key_of(row);
         match replayed.transaction.store.get(table, &key) {
             Ok(again) => {
                 difference = difference.take().or_else(|| difference_of(table, row, again))
             }
-            Err(error) => failed = failed.take().or(Some(error)),
+            Err(error) => failed = failed.take().or(Some(error.into())),
         }
     })?;
     if let Some(error) = failed.take() {
-        return Err(error.into());
+        return Err(error);
     }
     let columns: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
     let sql = format!("SELECT {} FROM {}", columns.join(", "), table.name);
@@ -314,11 +339,11 @@ fn compare(
         match if is_stored { log.has_row(table, key) } else { Ok(false) } {
             Ok(true) => {}
             Ok(false) => difference = Some(RowDifference::Missing { key: key_as_json(key) }),
-            Err(error) => failed = Some(error),
+            Err(error) => failed = Some(error.into()),
         }
     })?;
     if let Some(error) = failed {
-        return Err(error.into());
+        return Err(error);
     }
     match difference {
         Some(difference) => Err(ReplayError::Rows { table: table.name, difference }),

@@ -200,9 +200,9 @@ pub const QUERY_MEMORY_BYTES: usize = 256 << 20;
 /// delay other callers.
 pub const QUERY_VALUE_BYTES: usize = 17 << 20;
 
-/// Bytes of the undo images of one commit and table: the former cells of the rows that it changed, as one value. Whoever
-/// reads a past state, or resumes, needs as much memory. A group of calls that changes more runs again as single calls,
-/// and a call that changes more is refused.
+/// Bytes of the undo images of one commit and table: the former cells of the rows that it changed, as one value.
+/// Whoever reads a past state, or resumes, needs as much memory. A group of calls that changes more runs again as
+/// single calls, and a call that changes more is refused.
 pub const UNDO_IMAGES_BYTES: usize = 256 << 20;
 
 /// Bytes of a LIKE or GLOB pattern.

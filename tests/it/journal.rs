@@ -165,8 +165,8 @@ fn a_record_that_was_damaged_after_its_answer_is_found() {
     assert!(fs::read(&redo).unwrap() == content, "the journal was changed");
 }
 
-/// One bit of a header was enough to lose all answered records of its segment: the segment was taken for one that a crash
-/// had left before its first sync.
+/// One bit of a header was enough to lose all answered records of its segment: the segment was taken for one that a
+/// crash had left before its first sync.
 #[test]
 fn a_header_that_was_damaged_after_the_answers_is_found() {
     let world = world_with(3);

@@ -418,6 +418,57 @@ pub(crate) fn drop_shelf(ctx: &mut Context<'_>, id: i64) -> Result<(), Abort> {
     ctx.delete::<ShelfV1>(id)
 }
 
+/// A shelf with another key, version 2.
+#[table(name = "shelves", without_rowid)]
+pub(crate) struct ShelfByLabel {
+    /// The label.
+    #[column(key)]
+    pub(crate) label: String,
+    /// The event that last changed it.
+    pub(crate) seq: Seq,
+}
+
+const BY_LABEL: &str = "CREATE TABLE shelves_new (
+  label TEXT PRIMARY KEY NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO shelves_new SELECT 'shelf ' || id, seq FROM shelves;
+DROP TABLE shelves;
+CREATE TABLE shelves (
+  label TEXT PRIMARY KEY NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO shelves SELECT * FROM shelves_new;
+DROP TABLE shelves_new";
+
+/// A file was called damaged before a step that changes a primary key: its rows were read in the order of the new one.
+#[test]
+fn a_file_before_a_change_of_a_key_is_sound() {
+    let by_label = || modules_with(Module::new("library").step(BY_LABEL).table::<ShelfByLabel>());
+    let mut world = new_world();
+    let first = version(1).reducer(put_shelf::definition());
+    world.open_with(world.config(modules_with(first)));
+    for _ in 0..2 {
+        run(world.call("put_shelf", json!({}))).unwrap();
+    }
+    world.close();
+    let by_its_program = verify_file(&world.path(), modules_with(version(1)), &mut |_| {}).unwrap();
+    assert_eq!(verify_file(&world.path(), by_label(), &mut |_| {}).unwrap(), by_its_program);
+    let plan = plan_upgrade(&world.path(), by_label()).unwrap();
+    assert_eq!((plan.migrations[0].from, plan.migrations[0].to), (1, 2));
+    let into = world.folder.path().join("replayed.db");
+    let refused = replay(&world.path(), &into, by_label(), None, &mut |_| {}).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the file is not migrated: table shelves has other columns or another primary key than in this program"
+    );
+    assert!(!into.exists());
+    Engine::open(world.path(), world.config(by_label())).unwrap().close();
+    let migrated = verify_file(&world.path(), by_label(), &mut |_| {}).unwrap();
+    assert_eq!(migrated.hash, by_its_program.hash);
+    assert_ne!(migrated.tables, by_its_program.tables);
+}
+
 /// Undo images have the columns of their time, and a step changes rows without a call. Queries of an older state failed, or
 /// returned wrong rows; so a step deleted the history. Now the images are converted. A subscription starts anew.
 #[test]

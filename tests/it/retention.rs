@@ -109,8 +109,8 @@ pub(crate) fn shred_papers(ctx: &mut Context<'_>) -> Result<Json, Abort> {
     Ok(Json::from(json!(PAPERS)))
 }
 
-/// The former rows of a commit are one value, which was stored whatever its length. Of more than 17 MiB, no query of a past
-/// state could read it, and no subscription could resume.
+/// The former rows of a commit are one value, which was stored whatever its length. Of more than 17 MiB, no query of a
+/// past state could read it, and no subscription could resume.
 #[test]
 fn the_former_rows_of_a_commit_are_longer_than_other_values() {
     let mut world = World::new(abide_reducers::modules);

@@ -394,8 +394,8 @@ fn a_lease_that_is_taken_after_the_start_is_not_longer() {
     });
 }
 
-/// A suspended kind, a group that was rolled back, and an error of the storage make the writer read all due rows again. New
-/// leases among them are due by another clock, and were forgotten until the one of the old leases reached them.
+/// A suspended kind, a group that was rolled back, and an error of the storage make the writer read all due rows again.
+/// New leases among them are due by another clock, and were forgotten until the one of the old leases reached them.
 #[test]
 fn leases_that_are_taken_after_the_start_are_not_longer_after_a_suspension() {
     let mut world = World::new(abide_reducers::modules);

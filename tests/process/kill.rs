@@ -2,16 +2,19 @@
 //! recover by themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use abide_client::{Abide, Code, Subscription, Update};
+use rusqlite::Connection;
 use serde_json::{Value as JsonValue, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::load::{AcknowledgedCall, HeldClaim, Ledger, Load, assert_log_is};
-use crate::program::PATIENCE;
+use crate::program::{PATIENCE, run};
 use crate::server::Server;
 
 /// The number of acknowledged requests between a start and the next kill.
@@ -66,6 +69,73 @@ async fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
     assert!(events > i64::try_from(ledger.output().len()).unwrap(), "the claims were completed");
     server.stop();
     assert_eq!(server.verify(), events);
+}
+
+/// The journal of a killed server is applied to the database as whoever opens it finds it. Each state of the database
+/// leads to the same rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_recover_from_different_states_have_the_same_rows() {
+    let mut server = Server::start();
+    let abide = server.client().await;
+    abide.call_by_name("create_session", json!({"agent": "a", "id": "early"})).await.unwrap();
+    abide.close().await;
+    // A clean end leaves a complete file.
+    server.stop();
+    server.start_again();
+    let earlier = server.sibling("earlier.db");
+    fs::copy(server.db(), &earlier).unwrap();
+    let load = Load::start(&server).await;
+    load.ledger.wait_for_count(150).await;
+    // The database then has a part of the rows without its WAL.
+    let other_program = Connection::open(server.db()).unwrap();
+    other_program.execute_batch("PRAGMA wal_checkpoint(PASSIVE)").unwrap();
+    drop(other_program);
+    load.ledger.wait_for_count(300).await;
+    server.kill();
+    let acknowledged = load.ledger.output().last().unwrap().seq;
+    drop(load);
+    assert!(fs::read(server.db()).unwrap() != fs::read(&earlier).unwrap());
+
+    let wal = server.sibling("abide.db-wal");
+    let wal_bytes = fs::metadata(&wal).unwrap().len();
+    let states = [
+        ("as it was left", server.db(), Some(wal_bytes)),
+        ("with half of its WAL", server.db(), Some(wal_bytes / 2)),
+        ("without its WAL", server.db(), None),
+        ("from before", earlier, None),
+    ];
+    let mut found = Vec::new();
+    for (name, database, wal_bytes) in states {
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("abide.db");
+        copy_with_journal(&server, &database, &copy);
+        if let Some(bytes) = wal_bytes {
+            let copied = folder.path().join("abide.db-wal");
+            fs::copy(&wal, &copied).unwrap();
+            fs::OpenOptions::new().write(true).open(&copied).unwrap().set_len(bytes).unwrap();
+        }
+        let verified = run(["verify", "--rows", "--json", copy.to_str().unwrap()]).json();
+        assert!(verified["events"].as_i64().unwrap() >= acknowledged, "{name}: {verified}");
+        assert!(verified["tables"].as_array().is_some_and(|it| !it.is_empty()), "{verified}");
+        found.push((name, [&verified["head"], &verified["tables"]].map(JsonValue::to_string)));
+    }
+    for (name, rows) in &found {
+        assert_eq!(*rows, found[0].1, "{name}");
+    }
+}
+
+/// Copies a database, and next to it the journal of the server.
+fn copy_with_journal(server: &Server, database: &Path, into: &Path) {
+    fs::copy(database, into).unwrap();
+    let mut segments = 0;
+    for entry in fs::read_dir(server.folder()).unwrap() {
+        let segment = entry.unwrap();
+        if segment.file_name().to_string_lossy().starts_with("abide.db-redo-") {
+            fs::copy(segment.path(), into.with_file_name(segment.file_name())).unwrap();
+            segments += 1;
+        }
+    }
+    assert!(segments > 0, "the server has left no journal");
 }
 
 /// Right after a restart: calls acknowledged before the kill are in the file.

@@ -203,8 +203,9 @@ fn a_damaged_file_is_called_damaged() {
         let file = folder.path().join(name);
         fs::write(&file, bytes).unwrap();
         let copy = folder.path().join("copy.db");
-        let commands: [(&[&str], i32); 4] = [
+        let commands: [(&[&str], i32); 5] = [
             (&["verify", path(&file)], 4),
+            (&["replay", path(&file), "--into", path(&copy)], 4),
             (&["sql", "SELECT id FROM sessions", "--db", path(&file)], 1),
             (&["call", "create_session", "agent=a", "--db", path(&file)], 1),
             (&["backup", path(&copy), "--db", path(&file)], 4),
@@ -218,6 +219,28 @@ fn a_damaged_file_is_called_damaged() {
         }
         assert!(!copy.exists(), "{name}");
     }
+}
+
+/// A page of a table that only the comparison at the end of a replay reads. The message was "the file is damaged"
+/// without the table, as an internal error.
+#[test]
+fn a_replay_of_a_damaged_file_names_the_table() {
+    let made = DemoFile::new();
+    let file = Connection::open(made.db()).unwrap();
+    let sql = "SELECT rootpage FROM sqlite_schema WHERE name = 'sessions'";
+    let page: i64 = file.query_row(sql, [], |row| row.get(0)).unwrap();
+    drop(file);
+    let opened = fs::OpenOptions::new().write(true).open(made.db()).unwrap();
+    opened.write_all_at(&[0xA5; 64], (page.unsigned_abs() - 1) * 4096).unwrap();
+    drop(opened);
+    let copy = made.folder.path().join("copy.db");
+    let ended = run(["replay", path(&made.db()), "--into", path(&copy)]);
+    assert_eq!((ended.code, &*ended.stdout), (Some(4), ""), "{ended:?}");
+    let start = "error: the file is damaged: table sessions: ";
+    let has_hint = ended.stderr.contains("restore a backup that verifies");
+    assert!(ended.stderr.starts_with(start) && has_hint, "{}", ended.stderr);
+    assert!(!copy.exists());
+    assert_eq!(verify(&made.db(), &[]).code, Some(4));
 }
 
 /// The hint was to start a server with it.

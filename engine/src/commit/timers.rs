@@ -158,8 +158,8 @@ struct DeadlineKind {
     changed: Vec<DueRowId>,
     /// The leases that were given or renewed since the start, by the time at which they are looked up: when they are
     /// due, or later if the kind is suspended. `None` if [`LeaseClock`] does not hold the rows of this kind back. Their
-    /// holders can renew them, so they expire by the clock of events. There are at most as many as transactions write while
-    /// the clock is behind.
+    /// holders can renew them, so they expire by the clock of events. There are at most as many as transactions write
+    /// while the clock is behind.
     new_leases: Option<BTreeMap<Micros, Vec<DueRowId>>>,
     /// The lanes for which rows were passed over, and the earliest due time of these rows. They take no rows until they
     /// are empty.
@@ -340,8 +340,8 @@ impl DeadlineKind {
         self.next = Some(next);
         self.passed_over.clear();
         let changed = std::mem::take(&mut self.changed);
-        // Their clock may be behind, and then new leases that are due by the clock of events are not read again. Other rows
-        // among them are read, too; a row that is there twice runs once.
+        // Their clock may be behind, and then new leases that are due by the clock of events are not read again. Other
+        // rows among them are read, too; a row that is there twice runs once.
         if let Some(leases) = &mut self.new_leases {
             let at = lease_clock.reaches(next);
             for row in changed.into_iter().chain(taken) {

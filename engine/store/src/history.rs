@@ -242,8 +242,8 @@ fn corrupt(damaged: CorruptCells) -> rusqlite::Error {
 }
 
 impl TableBefore {
-    /// Converts the images to the columns after the step, and adds those of the step. Returns `false` if they are too long
-    /// to be read.
+    /// Converts the images to the columns after the step, and adds those of the step. Returns `false` if they are too
+    /// long to be read.
     fn keep_images(
         &self,
         connection: &Connection,
@@ -390,8 +390,8 @@ mod tests {
     use crate::layout::Layout;
     use crate::open::{Store, Tuning};
 
-    /// A step that changed more than a gigabyte of rows failed at the limit of SQLite for a value, and so the file could
-    /// not be opened.
+    /// A step that changed more than a gigabyte of rows failed at the limit of SQLite for a value, and so the file
+    /// could not be opened.
     #[test]
     fn images_that_nobody_could_read_are_not_added() {
         let folder = tempfile::tempdir().expect("a folder");

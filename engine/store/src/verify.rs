@@ -2,7 +2,7 @@
 //! missing events.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use abide_log::{Chain, ChainBreak, TableDigest};
 use abide_schema::event::{Event, Hash};
@@ -141,7 +141,7 @@ fn has_same_rows_everywhere(table: &TableSpec) -> bool {
 
 fn digest_table(log: &LogFile, table: &'static TableSpec) -> Result<VerifiedTable, VerifyError> {
     let mut digest = TableDigest::new(table);
-    log.rows(table, &mut |row| digest.add(row)).map_err(damaged)?;
+    log.rows(table, &mut |row| digest.add(row))?;
     let (rows, hash) = digest.finish();
     Ok(VerifiedTable { name: table.name, rows, hash })
 }
@@ -149,12 +149,42 @@ fn digest_table(log: &LogFile, table: &'static TableSpec) -> Result<VerifiedTabl
 /// A file opened to read its log in one state, even while a server writes.
 #[derive(Debug)]
 pub struct LogFile {
+    path: PathBuf,
     connection: ReadOnlyFile,
     log_id: String,
     /// The declared tables by name.
     declared: BTreeMap<&'static str, &'static TableSpec>,
     /// The objects of its schema that no module declares.
     undeclared: Vec<String>,
+}
+
+/// The columns of a table as the file has them. They can be of an older version of its module.
+#[derive(Debug)]
+struct StoredColumns {
+    /// None if the file does not have the table.
+    names: Vec<String>,
+    /// The columns of the primary key, in its order.
+    key: Vec<String>,
+}
+
+impl StoredColumns {
+    /// `true` if they are the declared ones, or the first of them with the same primary key.
+    fn are_declared(&self, table: &TableSpec) -> bool {
+        let declared = table.columns.iter().map(|column| column.name);
+        let key = table.key.iter().map(|at| table.columns[*at].name);
+        self.names.len() <= table.columns.len()
+            && self.names.iter().zip(declared).all(|(stored, declared)| stored == declared)
+            && self.key.iter().eq(key)
+    }
+
+    /// Returns the columns that order the rows, as SQL.
+    fn order(&self) -> String {
+        if self.key.is_empty() {
+            return "rowid".to_owned();
+        }
+        let quoted = self.key.iter().map(|name| format!("\"{}\"", name.replace('"', "\"\"")));
+        quoted.collect::<Vec<_>>().join(", ")
+    }
 }
 
 impl LogFile {
@@ -175,7 +205,7 @@ impl LogFile {
         let undeclared = schema.undeclared(layout);
         let declared = system::tables().into_iter().chain(layout.tables());
         let declared = declared.map(|table| (table.name, table)).collect();
-        Ok(LogFile { connection, log_id, declared, undeclared })
+        Ok(LogFile { path: path.to_owned(), connection, log_id, declared, undeclared })
     }
 
     /// Returns an error if the file was read without locks, because it or its folder is read-only, and another process
@@ -196,18 +226,34 @@ impl LogFile {
     /// Returns after which events the file reached the versions of these modules.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn version_starts(&self, modules: &[Module]) -> Result<Vec<VersionStart>, StoreError> {
-        Ok(migrate::version_starts(&self.connection, modules)?)
+    /// [`VerifyError`].
+    pub fn version_starts(&self, modules: &[Module]) -> Result<Vec<VersionStart>, VerifyError> {
+        migrate::version_starts(&self.connection, modules)
+            .map_err(|why| self.unreadable(MetaRow::SPEC, why.into()))
+    }
+
+    /// Returns the error of a table that cannot be read: the file is damaged, except if another attempt can succeed.
+    fn unreadable(&self, table: &TableSpec, why: StoreError) -> VerifyError {
+        let table = table.name;
+        match why {
+            StoreError::Busy
+            | StoreError::Full
+            | StoreError::Io(_)
+            | StoreError::Unavailable(_) => {
+                VerifyError::Open(OpenError::Store { path: self.path.clone(), why })
+            }
+            // Its own text is that the file is damaged.
+            StoreError::Broken(why) => VerifyError::Damaged(format!("table {table}: {why}")),
+            why => VerifyError::Damaged(format!("table {table}: {why}")),
+        }
     }
 
     /// The last event's seq as the file has it; no event is checked.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn end(&self) -> Result<Seq, StoreError> {
-        let sql = "SELECT coalesce(max(seq), 0) FROM events";
-        Ok(Seq(self.connection.query_row(sql, [], |row| row.get(0))?))
+    /// [`VerifyError`].
+    pub fn end(&self) -> Result<Seq, VerifyError> {
+        migrate::head(&self.connection).map_err(|why| self.unreadable(EventRow::SPEC, why.into()))
     }
 
     /// Shows every event, each checked before it is shown. Returns where the chain ends.
@@ -248,40 +294,76 @@ impl LogFile {
     /// Whether the file has a table. One from before the table was declared has not.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn has(&self, table: &TableSpec) -> Result<bool, StoreError> {
-        let mut is_there = false;
-        let named = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
-        writer::run(&self.connection, named, &[table.name.into()], &mut |_| is_there = true)?;
-        Ok(is_there)
+    /// [`VerifyError`].
+    pub fn has(&self, table: &TableSpec) -> Result<bool, VerifyError> {
+        Ok(!self.stored_columns(table)?.names.is_empty())
     }
 
-    /// All rows of a table, by primary key. A file without the table has none.
+    /// Whether the rows of a table can be compared with those of this version of its module. The table can lack the
+    /// last columns, or be missing. `false` if a step that the file lacks changes its primary key or its other columns.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`VerifyError`].
+    pub fn is_comparable(&self, table: &TableSpec) -> Result<bool, VerifyError> {
+        let stored = self.stored_columns(table)?;
+        Ok(stored.names.is_empty() || stored.are_declared(table))
+    }
+
+    /// All rows of a table, by the primary key that it has in the file. A file without the table has none.
+    ///
+    /// # Errors
+    /// [`VerifyError`].
     pub fn rows(
         &self,
         table: &TableSpec,
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<(), StoreError> {
-        if !self.has(table)? {
+    ) -> Result<(), VerifyError> {
+        let stored = self.stored_columns(table)?;
+        if stored.names.is_empty() {
             return Ok(());
         }
-        writer::run(&self.connection, &writer::select_in_order(table), &[], each).map(drop)
+        let sql = format!("SELECT * FROM {} ORDER BY {}", table.name, stored.order());
+        self.run(table, &sql, &[], each)
+    }
+
+    fn stored_columns(&self, table: &TableSpec) -> Result<StoredColumns, VerifyError> {
+        let sql = "SELECT name, pk FROM pragma_table_info(?1, 'main') ORDER BY cid";
+        let mut names = Vec::new();
+        let mut key = Vec::new();
+        self.run(table, sql, &[table.name.into()], &mut |row| {
+            let [Value::Text(name), Value::Integer(place)] = row else { return };
+            names.push(name.clone());
+            if *place > 0 {
+                key.push((*place, name.clone()));
+            }
+        })?;
+        key.sort_unstable();
+        Ok(StoredColumns { names, key: key.into_iter().map(|(_, name)| name).collect() })
+    }
+
+    /// Runs a statement that reads a table.
+    fn run(
+        &self,
+        table: &TableSpec,
+        sql: &str,
+        params: &[Value],
+        each: &mut dyn FnMut(&[Value]),
+    ) -> Result<(), VerifyError> {
+        let done = writer::run(&self.connection, sql, params, each);
+        done.map(drop).map_err(|why| self.unreadable(table, why))
     }
 
     /// Whether a table of the file has a row with this primary key.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn has_row(&self, table: &TableSpec, key: &[Value]) -> Result<bool, StoreError> {
+    /// [`VerifyError`].
+    pub fn has_row(&self, table: &TableSpec, key: &[Value]) -> Result<bool, VerifyError> {
         let columns = table.key.iter().map(|at| table.columns[*at].name).enumerate();
         let terms: Vec<String> =
             columns.map(|(nth, column)| format!("{column} = ?{}", nth + 1)).collect();
         let sql = format!("SELECT 1 FROM {} WHERE {}", table.name, terms.join(" AND "));
         let mut is_there = false;
-        writer::run(&self.connection, &sql, key, &mut |_| is_there = true)?;
+        self.run(table, &sql, key, &mut |_| is_there = true)?;
         Ok(is_there)
     }
 }
@@ -339,15 +421,18 @@ fn check_soundness(log: &LogFile) -> Result<(), VerifyError> {
 /// Reads every index of a table to its end. SQLite's integrity check takes an empty page for sound whatever its type is, and
 /// the first write to the table then fails.
 fn check_indexes(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyError> {
+    if !log.is_comparable(table)? {
+        // The conditions of its indexes can be others.
+        return Ok(());
+    }
     let listed = "SELECT name FROM pragma_index_list(?1) WHERE origin <> 'pk' OR NOT ?2";
     let params = [table.name.into(), Value::Integer(table.without_rowid.into())];
     let mut names = Vec::new();
-    writer::run(&log.connection, listed, &params, &mut |row| {
+    log.run(table, listed, &params, &mut |row| {
         if let [Value::Text(name)] = row {
             names.push(name.clone());
         }
-    })
-    .map_err(damaged)?;
+    })?;
     for name in names {
         let declared = table.indexes.iter().find(|index| table.index_name(index) == name);
         let condition = declared.and_then(|index| index.condition).unwrap_or("1");
@@ -363,12 +448,11 @@ fn check_indexes(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyE
 fn check_references(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyError> {
     let sql = "SELECT parent FROM pragma_foreign_key_check(?1) LIMIT 1";
     let mut missing = None;
-    writer::run(&log.connection, sql, &[table.name.into()], &mut |row| {
+    log.run(table, sql, &[table.name.into()], &mut |row| {
         if let [Value::Text(parent)] = row {
             missing = Some(parent.clone());
         }
-    })
-    .map_err(damaged)?;
+    })?;
     let Some(parent) = missing else { return Ok(()) };
     let what = format!("a row of {} refers to a row of {parent} that is missing", table.name);
     Err(VerifyError::Damaged(what))
@@ -377,24 +461,21 @@ fn check_references(log: &LogFile, table: &'static TableSpec) -> Result<(), Veri
 /// Checks the rows of a table: the conditions of its CHECK constraints, which SQLite's integrity check omits on a connection
 /// that only reads, and its columns of JSON.
 fn check_rows(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyError> {
-    let mut columns = Vec::new();
-    let named = "SELECT name FROM pragma_table_info(?1)";
-    writer::run(&log.connection, named, &[table.name.into()], &mut |row| {
-        if let [Value::Text(name)] = row {
-            columns.push(name.clone());
-        }
-    })
-    .map_err(damaged)?;
+    check_references(log, table)?;
+    let stored = log.stored_columns(table)?;
+    if !stored.are_declared(table) {
+        // The declared conditions are those after a step that the file lacks.
+        return Ok(());
+    }
     // A file of older modules lacks tables and columns.
-    for check in table.checks(&columns) {
+    for check in table.checks(&stored.names) {
         let sql = format!("SELECT 1 FROM {} WHERE NOT ({check}) LIMIT 1", table.name);
         let mut fails = false;
-        writer::run(&log.connection, &sql, &[], &mut |_| fails = true).map_err(damaged)?;
+        log.run(table, &sql, &[], &mut |_| fails = true)?;
         if fails {
             return Err(VerifyError::Damaged(format!("CHECK constraint failed in {}", table.name)));
         }
     }
-    check_references(log, table)?;
     let has_json = table.columns.iter().any(|column| column.json);
     if !has_json {
         return Ok(());
@@ -402,8 +483,7 @@ fn check_rows(log: &LogFile, table: &'static TableSpec) -> Result<(), VerifyErro
     let mut found = None;
     log.rows(table, &mut |row| {
         found = found.take().or_else(|| unreadable_column(table, row).map(str::to_owned));
-    })
-    .map_err(damaged)?;
+    })?;
     match found {
         Some(column) => Err(VerifyError::Damaged(format!(
             "a row of {} has an unreadable value in {column}",

@@ -193,8 +193,8 @@ pub(crate) fn skip_to_record<'a>(round: u64, segment: &mut &'a [u8]) -> Option<R
 /// of the records is the one of the first frame or, if that is damaged, too, the one in the header.
 ///
 /// The header is written before the first frame, and one sync makes both durable. So a crash before that sync can leave
-/// frames behind a header of zeros, as the segment was created: then only the events were answered that a frame names as
-/// durable. It leaves no other invalid header, because a segment that is used again has a valid one.
+/// frames behind a header of zeros, as the segment was created: then only the events were answered that a frame names
+/// as durable. It leaves no other invalid header, because a segment that is used again has a valid one.
 pub(crate) fn last_without_header(segment: &[u8]) -> Seq {
     const ROUND_OF_HEADER: usize = 8 + 4;
     const ROUND_OF_FIRST_FRAME: usize = FRAMES_START + 4 + 4;
