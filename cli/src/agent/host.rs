@@ -332,10 +332,8 @@ impl AgentHost {
             no_config_note(project.catalog.folder()).filter(|_| !mentioned.is_empty());
         let AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer, runs, source } =
             project;
-        let mcp_tools = match abide.engine() {
-            Some(engine) => Some(Arc::new(McpTools::new(engine, &mcp, tools.revision()))),
-            None => None,
-        };
+        let mcp_tools =
+            abide.engine().map(|engine| Arc::new(McpTools::new(engine, &mcp, tools.revision())));
         // Only one process can open the file, so the name is always free.
         let settings = Settings { runs, ..Settings::named("abide") };
         let worker = abide

@@ -242,7 +242,7 @@ fn invalid_configurations_are_refused() {
 fn an_error_in_a_file_of_a_provider_has_its_place_there() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let place = |field: &str, text: &str| {
-        std::fs::write(folder.path().join("file"), text).expect("the file can be written");
+        fs::write(folder.path().join("file"), text).expect("the file can be written");
         let value = if field == "script" { json!("file") } else { json!(["file"]) };
         let kind = if field == "script" { "script" } else { "replay" };
         let config = json!({ "providers": [{ "id": "a", "kind": kind, field: value }] });
@@ -281,11 +281,11 @@ fn a_models_price_overrides_the_providers_price() {
 #[test]
 fn a_key_can_be_in_a_file() {
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("key"), "sk-from-file\n").expect("the file can be written");
-    std::fs::write(folder.path().join("empty"), "\n").expect("the file can be written");
+    fs::write(folder.path().join("key"), "sk-from-file\n").expect("the file can be written");
+    fs::write(folder.path().join("empty"), "\n").expect("the file can be written");
     let provider = |id: &str| json!({ "id": id, "kind": "openai", "key_file": id, "models": [id] });
     // As a pipe, which would be waited for.
-    std::fs::create_dir(folder.path().join("other")).expect("the folder can be created");
+    fs::create_dir(folder.path().join("other")).expect("the folder can be created");
     let ids = ["key", "empty", "absent", "other"];
     let providers = json!(ids.map(provider));
     let config = serde_json::from_value(json!({ "providers": providers })).expect("it is valid");
