@@ -72,12 +72,7 @@ pub(crate) fn start(process: LoggedProcess) -> Result<(), Failure> {
     let is_plain = requested.is_none() && format.is_none() && !is_server;
     let filter = match requested {
         Some(requested) => limit_libraries(&requested),
-        // A statement with an error is the caller's, and an unusual message is of the other side: both have an answer
-        // of their own, and these libraries log them a second time.
-        None => Targets::new()
-            .with_default(LevelFilter::WARN)
-            .with_target("sqlite3Parser", LevelFilter::OFF)
-            .with_target("rmcp", LevelFilter::OFF),
+        None => without_silent_libraries(Targets::new().with_default(LevelFilter::WARN)),
     };
     let layer = tracing_subscriber::fmt::layer::<Registry>().with_ansi(false);
     let is_text = is_plain || format.unwrap_or_else(default_format) == LogFormat::Text;
@@ -145,10 +140,18 @@ fn read_format(text: Option<&str>) -> Result<Option<LogFormat>, Failure> {
     })
 }
 
+/// Libraries that log what has an answer of its own: a statement with an error is the caller's, and an unusual message or frame
+/// is of the other side, who could fill the log with them.
+const SILENT_LIBRARIES: [&str; 3] = ["h2", "rmcp", "sqlite3Parser"];
+
+fn without_silent_libraries(filter: Targets) -> Targets {
+    filter.with_targets(SILENT_LIBRARIES.map(|library| (library, LevelFilter::OFF)))
+}
+
 /// Returns a requested filter that lets only warnings of libraries pass, unless it names their targets: at `debug` they
 /// log tokens and messages.
 fn limit_libraries(requested: &Targets) -> Targets {
-    let mut filter = Targets::new();
+    let mut filter = without_silent_libraries(Targets::new());
     if let Some(level) = requested.default_level() {
         // A target is also the prefix of others: this is every crate of Abide.
         filter = filter.with_default(level.min(LevelFilter::WARN)).with_target("abide", level);
@@ -525,6 +528,8 @@ mod tests {
             ("trace", "tungstenite::protocol", Level::WARN, true),
             ("error", "tungstenite::protocol", Level::WARN, false),
             ("info,tungstenite=debug", "tungstenite::protocol", Level::DEBUG, true),
+            ("info", "h2::proto::streams::recv", Level::WARN, false),
+            ("info,h2=warn", "h2::proto::streams::recv", Level::WARN, true),
             ("info,abide_engine=debug", "abide_engine::commit", Level::DEBUG, true),
             ("debug,abide_engine=warn", "abide_engine::commit", Level::INFO, false),
             ("abide_engine=debug", "abide_server::serve", Level::ERROR, false),

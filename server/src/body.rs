@@ -8,6 +8,7 @@ use abide_schema::{CallArguments, Code, Refusal, integers, json_values, limits::
 use axum::body::Body;
 use axum::extract::{FromRef, FromRequest, Request};
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
@@ -224,6 +225,14 @@ where
         let (parts, body) = request.into_parts();
         let caller = parts.extensions.get::<Caller>();
         let mut hold = caller.map(|caller| port.engine().buffers().reserve(caller));
+        // The head is held as long as the body takes.
+        let mut head_hold = caller.map(|caller| port.engine().buffers().reserve(caller));
+        let head = head_bytes(&parts);
+        if let Some(hold) = &mut head_hold
+            && head > limits::HEAD_UNCOUNTED_BYTES
+        {
+            hold.grow(head).map_err(BodyError::Refused)?;
+        }
         let announced = announced_bytes(&parts.headers);
         if announced > MESSAGE_BYTES && parts.headers.contains_key(EXPECT) {
             // The client asked first (`Expect: 100-continue`) and need not send the body.
@@ -247,6 +256,8 @@ pub(crate) async fn discard(request: Request) {
     if is_large || parts.headers.contains_key(EXPECT) {
         return;
     }
+    // Nobody has counted it.
+    drop(parts);
     // A body that does not end in time is not worth more: its client gets the response as well as it can.
     let _ = timeout(limits::REFUSED_BODY_TIMEOUT, read_away(body)).await;
 }
@@ -261,6 +272,12 @@ async fn read_away(body: Body) {
             return;
         }
     }
+}
+
+/// The bytes of a request's head, about.
+fn head_bytes(head: &Parts) -> usize {
+    let headers = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    head.uri.path().len() + head.uri.query().map_or(0, str::len) + headers.sum::<usize>()
 }
 
 fn announced_bytes(headers: &HeaderMap) -> usize {

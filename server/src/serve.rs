@@ -396,7 +396,11 @@ async fn wait_until_overdue(slot: Option<&ConnectionSlot>) {
 /// HTTP/1, and HTTP/2 for clients that begin with it, as those of gRPC do.
 fn protocols() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits::HEAD_TIMEOUT);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits::HEAD_TIMEOUT)
+        .max_buf_size(limits::READ_BUFFER_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())

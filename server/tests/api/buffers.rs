@@ -255,6 +255,31 @@ async fn request_bodies_are_counted() {
     until_empty(&server).await;
 }
 
+/// Requests of HTTP/2 with heads of 60 kB whose bodies did not come took 1.3 GB for 300 connections, and one of HTTP/1 could send a
+/// head of 400 kB.
+#[tokio::test]
+async fn heads_are_counted_and_limited() {
+    let server = TestServer::buffering(BUFFERS).await;
+    let begin = async |bytes: usize| {
+        let mut socket = TcpStream::connect(server.address).await.expect("it listens");
+        let padding = "x".repeat(bytes);
+        let head = format!(
+            "POST /v1/sql HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\nx-a: {padding}\r\n\r\n"
+        );
+        // After a refusal, the server may not read the rest.
+        let _ = socket.write_all(head.as_bytes()).await;
+        socket
+    };
+    let waiting = begin(20_000).await;
+    until_at_least(&server, 20_000).await;
+    let mut refused = begin(100_000).await;
+    let mut status = [0; 12];
+    refused.read_exact(&mut status).await.expect("it answers");
+    assert_eq!(status.as_slice(), b"HTTP/1.1 431");
+    drop(waiting);
+    until_empty(&server).await;
+}
+
 pub(crate) async fn until_empty(server: &TestServer) {
     while server.engine.buffers().total() > 0 {
         tokio::task::yield_now().await;
