@@ -1,9 +1,8 @@
 //! `abide backup`: copies a file in one consistent state, even while a server writes to it.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
-use abide_engine::{VerifyError, verify_file};
+use abide_engine::{BackupError, VerifyError};
 use clap::Args;
 use serde_json::json;
 
@@ -29,7 +28,7 @@ Examples:
   abide backup monday.db                  # of abide.db
   abide backup monday.db --db agents.db";
 
-/// Copies the file, then verifies the copy.
+/// Copies the file, and verifies the copy.
 ///
 /// # Errors
 /// The file does not exist, the target exists or cannot be written, or the copy does not verify.
@@ -41,11 +40,9 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     let from = options.db_or_default();
     let to = args.to;
     let modules = abide_engine::Config::from(options.config()).modules;
-    abide_store::backup(&from, &to, modules.clone()).map_err(VerifyError::Open)?;
-    let verified = verify_file(&to, modules, &mut |_| {}).map_err(|error| {
-        // Whoever finds a copy takes it for a good one.
-        let left = std::fs::remove_file(&to).err();
-        add_copy_hint(Failure::from(error), &from, left)
+    let verified = abide_engine::backup(&from, &to, modules).map_err(|error| match error {
+        BackupError::Copy(why) => Failure::from(VerifyError::Open(why)),
+        BackupError::Unverified(why) => add_copy_hint(Failure::from(why), &from),
     })?;
     let events = verified.events.0.unsigned_abs();
     if options.json {
@@ -61,13 +58,10 @@ pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     }
 }
 
-/// The failure of a copy that is as wrong as the original. `left` is why the copy could not be removed.
-fn add_copy_hint(failure: Failure, from: &Path, left: Option<io::Error>) -> Failure {
-    let copy = match left {
-        None => "the copy is removed".to_owned(),
-        Some(why) => format!("delete the copy, which cannot be removed: {why}"),
-    };
-    let hint = format!("{copy}; `abide verify {}` checks the original", from.display());
+/// The failure of a copy that is as wrong as the original.
+fn add_copy_hint(failure: Failure, from: &Path) -> Failure {
+    let hint =
+        format!("the copy is removed; `abide verify {}` checks the original", from.display());
     match failure {
         Failure::Unverified(refusal) => Failure::Unverified(refusal.hint(hint)),
         Failure::Refused(refusal) => Failure::Refused(refusal.hint(hint)),

@@ -241,8 +241,8 @@ mod threads;
 
 pub use abide_live::{Budget, Cost, Delta, DeltaJson, PositionedRow, TemplateWork, TopNDelta};
 pub use abide_store::{
-    Disk, DiskFile, Holder, Layout, LockState, OpenError, RowRef, StoreError, SystemDisk, Tuning,
-    Verified, VerifiedTable, VerifyError, backup, sqlite_version, verify_file,
+    BackupError, Disk, DiskFile, Holder, Layout, LockState, OpenError, RowRef, StoreError,
+    SystemDisk, Tuning, Verified, VerifiedTable, VerifyError, backup, sqlite_version, verify_file,
 };
 pub use access::credentials;
 pub use access::tenants::Tenants;

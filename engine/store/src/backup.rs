@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use abide_schema::Module;
+use abide_schema::{Module, Refusal};
 use rusqlite::backup::Backup;
 use rusqlite::{Connection, OpenFlags};
 
@@ -11,21 +11,48 @@ use crate::error::OpenError;
 use crate::layout::Layout;
 use crate::partial_file::PartialFile;
 use crate::read_only::{has_log, open_read_only};
+use crate::verify::{Verified, VerifyError, verify_file};
 
-/// Copies the current state of a file with the tables of `modules`. The copy is complete without a WAL.
+/// Copies the current state of a file with the tables of `modules`. The copy is complete without a WAL, and gets its name
+/// when it is verified: whoever finds a copy takes it for a good one. Returns what is in it.
 ///
 /// # Errors
-/// [`OpenError`], even if the target exists: nothing is overwritten.
-pub fn backup(from: &Path, to: &Path, modules: Vec<Module>) -> Result<(), OpenError> {
-    let source = open_read_only(from, &Layout { modules })?;
+/// [`BackupError`], even if the target exists: nothing is overwritten.
+pub fn backup(from: &Path, to: &Path, modules: Vec<Module>) -> Result<Verified, BackupError> {
+    let source = open_read_only(from, &Layout { modules: modules.clone() })?;
     if !has_log(&source, from)? {
-        return Err(OpenError::Incomplete(from.to_owned()));
+        return Err(OpenError::Incomplete(from.to_owned()).into());
     }
     let part = PartialFile::create(to)?;
     let copied = copy_into(&source, part.path());
     source.check_unchanged()?;
     copied.map_err(|why| OpenError::Store { path: to.to_owned(), why: why.into() })?;
-    part.put_in_place()
+    let verified =
+        verify_file(part.path(), modules, &mut |_| {}).map_err(BackupError::Unverified)?;
+    part.put_in_place()?;
+    Ok(verified)
+}
+
+/// Why there is no copy of a file.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// It cannot be made.
+    #[error(transparent)]
+    Copy(#[from] OpenError),
+    /// It does not verify, because the file that was copied does not, and is removed.
+    #[error(transparent)]
+    Unverified(VerifyError),
+}
+
+impl BackupError {
+    /// Returns the refusal for a user of the command line.
+    #[must_use]
+    pub fn to_refusal(&self) -> Refusal {
+        match self {
+            BackupError::Copy(why) => why.to_refusal(),
+            BackupError::Unverified(why) => why.to_refusal(),
+        }
+    }
 }
 
 /// Copies the pages of a database into a file that this process has just created.

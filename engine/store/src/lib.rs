@@ -48,7 +48,7 @@ mod verify;
 mod vfs;
 mod writer;
 
-pub use backup::backup;
+pub use backup::{BackupError, backup};
 pub use checkpoint::{Checkpointer, WalSize};
 pub use connect::check_not_lost;
 pub use disk::{Disk, DiskFile, SystemDisk};
