@@ -393,6 +393,14 @@ async fn wait_until_overdue(slot: Option<&ConnectionSlot>) {
     }
 }
 
+/// Returns when a server that stops need not wait for a connection.
+async fn wait_until_overdue_at_stop(slot: Option<&ConnectionSlot>) {
+    match slot {
+        Some(slot) => slot.pending.wait_until_overdue_at_stop().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// HTTP/1, and HTTP/2 for clients that begin with it, as those of gRPC do.
 fn protocols() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -462,6 +470,8 @@ async fn connection(
             tokio::select! {
                 ended = &mut connection => ended,
                 () = lifecycle.wait_for(Phase::Over) => return,
+                // It need not answer the frames that end HTTP/2.
+                () = wait_until_overdue_at_stop(slot.as_ref()) => return,
             }
         }
     };

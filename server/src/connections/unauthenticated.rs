@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::limits;
 
@@ -196,14 +196,24 @@ impl UnauthenticatedConnection {
             () = self.close.notified() => return,
             () = sleep_until(self.since + limits::UNAUTHENTICATED_TIMEOUT) => {}
         }
-        let is_pending = {
-            let waiting = self.all.lock();
-            let own = waiting.addresses.get(&self.address);
-            own.is_some_and(|entries| entries.contains_key(&self.number))
-        };
-        if !is_pending {
+        if !self.is_pending() {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Returns when the connection must be closed by a server that stops: a request that is on its way has arrived by then.
+    /// Never returns for an authenticated one.
+    pub(crate) async fn wait_until_overdue_at_stop(&self) {
+        sleep(limits::UNAUTHENTICATED_MIN_TIME).await;
+        if !self.is_pending() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn is_pending(&self) -> bool {
+        let waiting = self.all.lock();
+        let own = waiting.addresses.get(&self.address);
+        own.is_some_and(|entries| entries.contains_key(&self.number))
     }
 }
 

@@ -1,7 +1,10 @@
 //! Shutdown of a server: requests in progress complete, subscribers are notified.
 
-use tokio::io::AsyncReadExt as _;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::http;
 use crate::test_server::TestServer;
@@ -38,6 +41,24 @@ async fn a_silent_websocket_does_not_block_shutdown() {
     server.begin_shutdown();
     server.ended().await;
     drop(socket);
+}
+
+/// One connection with only the beginning of HTTP/2 delayed the stop by seven seconds: it did not answer the last ping.
+#[tokio::test]
+async fn an_unauthenticated_connection_does_not_delay_shutdown() {
+    let mut server = TestServer::open().await;
+    let mut socket = TcpStream::connect(server.address).await.expect("it listens");
+    socket
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await
+        .expect("it reads");
+    // The server has begun HTTP/2.
+    socket.read_exact(&mut [0; 9]).await.expect("its settings");
+    tokio::time::pause();
+    let begun = Instant::now();
+    server.begin_shutdown();
+    server.ended().await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }
 
 /// A request whose body never ends does not block it beyond the grace period.
