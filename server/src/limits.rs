@@ -27,7 +27,7 @@ pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 pub(crate) const HEADERS_BYTES: u32 = 16 << 10;
 
 /// Bytes of a connection that are read before they are used: an incomplete head in HTTP/1, or a part of a body.
-pub(crate) const READ_BUFFER_BYTES: usize = 64 << 10;
+pub(crate) const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 
 /// Bytes of a head that are not counted while the body of its request is read. Most heads are smaller.
 pub(crate) const HEAD_UNCOUNTED_BYTES: usize = 4 << 10;

@@ -408,7 +408,7 @@ fn protocols() -> auto::Builder<TokioExecutor> {
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HEAD_TIMEOUT)
-        .max_buf_size(limits::READ_BUFFER_BYTES);
+        .max_buf_size(limits::HTTP1_BUFFER_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
