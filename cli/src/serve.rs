@@ -733,7 +733,7 @@ impl Greeting<'_> {
     fn access(&self) -> String {
         match (&self.options.token, self.requires_token) {
             (None, false) => format!(
-                "no token yet: programs on this machine only; `{}` creates one",
+                "no token yet: every user of this machine is an admin; `{}` creates one",
                 create_token_command(&self.connection_option())
             ),
             (None, true) if self.tls.is_some_and(Tls::accepts_client_certificates) => {

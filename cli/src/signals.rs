@@ -77,10 +77,14 @@ impl ServerSignals {
     /// SIGHUP asks for a reload, as it does of other servers. On a terminal it stops the server as SIGTERM does, because it
     /// says that the terminal was closed. It stays ignored if the parent had ignored it, as `nohup` does.
     ///
+    /// A write beyond the limit of file sizes (`ulimit -f`) fails from here on, and no longer ends the process by SIGXFSZ.
+    ///
     /// # Errors
     /// The system's error.
     pub(crate) fn new(has_service_manager: bool) -> io::Result<ServerSignals> {
         let mut stop = StopSignals::new()?;
+        // The handler stays, and a handled signal has no effect but the error of the write.
+        drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
         let kind = SignalKind::hangup();
         // A handler would end what `nohup` has begun, so there is none if it is unknown whether the signal is ignored.
         let is_ignored = ignored_signals().is_none_or(|ignored| ignored & bit_of(kind) != 0);

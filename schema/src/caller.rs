@@ -163,6 +163,8 @@ pub enum Credential {
         hash: String,
         /// When it expires.
         expires_at: Option<Micros>,
+        /// When the client certificate expires whose fingerprint is the hash. `None` for a token.
+        certificate_not_after: Option<Micros>,
     },
     /// Claims signed by an issuer.
     Claims {
@@ -179,7 +181,9 @@ impl Credential {
     pub fn expires_at(&self) -> Option<Micros> {
         match self {
             Credential::Anonymous => None,
-            Credential::Token { expires_at, .. } => *expires_at,
+            Credential::Token { expires_at, certificate_not_after, .. } => {
+                [*expires_at, *certificate_not_after].into_iter().flatten().min()
+            }
             Credential::Claims { expires_at, .. } => Some(*expires_at),
         }
     }

@@ -9,10 +9,10 @@
 //! In reading order: [`serve()`] the accept loop and its shutdown · [`Drain`] what comes before it · [`ServerListener`] where
 //! it listens · [`SharedListener`] where programs share an engine · [`Tls`] certificates ·
 //! [`AccessConfig`] authentication · `authenticator` admitted callers, `credential_store` tokens in the database, `jwt`
-//! tokens of an issuer · `single` what a request has at most once · `cors` which pages of browsers read a response ·
-//! `connections` how many, for how long, and turns of large messages · `arrivals` and `unsent` count the bytes of
-//! messages and answers · `routes` one file per family · [`AgentRegistry`] checks agent definitions · [`port`] what protocols use ·
-//! `body` request bodies · `problem` refusals over HTTP · `frames`
+//! tokens of an issuer · `request_head` what a request must have · `single` what it has at most once · `cors` which pages
+//! of browsers read a response · `connections` how many, for how long, and turns of large messages · `arrivals` and
+//! `unsent` count the bytes of messages and answers · `routes` one file per family · [`AgentRegistry`] checks agent
+//! definitions · [`port`] what protocols use · `body` request bodies · `problem` refusals over HTTP · `frames`
 //! messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` · `access_log` and `unknown_calls`
 //! records for operators · `limits` all limits.
 //!
@@ -39,6 +39,7 @@ mod problem;
 mod public_url;
 mod query_string;
 mod regular_file;
+mod request_head;
 mod routes;
 mod serve;
 mod single;

@@ -20,7 +20,7 @@ use axum::routing::{get, post, put};
 
 use crate::app_state::AppState;
 use crate::auth::{access, protected_resource};
-use crate::{access_log, cors, metrics, page, problem, sse, websocket};
+use crate::{access_log, cors, metrics, page, problem, request_head, sse, websocket};
 
 /// Returns all routes, with these routes of the protocols.
 pub(crate) fn router(app: AppState, routes_of_protocols: Router) -> Router {
@@ -67,7 +67,8 @@ pub(crate) fn router(app: AppState, routes_of_protocols: Router) -> Router {
         .merge(routes_of_protocols)
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::wrong_method)
-        .layer(middleware::from_fn_with_state(app.clone(), access::authenticate_request));
+        .layer(middleware::from_fn_with_state(app.clone(), access::authenticate_request))
+        .layer(middleware::from_fn(request_head::check));
     let router = match &app.protocols {
         Some(protocols) => protocols.wrap(router),
         None => router,

@@ -181,7 +181,7 @@ impl Tls {
             }
         };
         let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let certificate = certificates.first().map(ClientCertificate::of);
+        let certificate = certificates.first().and_then(ClientCertificate::of);
         Ok(FirstContact::Tls(Box::new(stream), certificate))
     }
 
@@ -415,17 +415,29 @@ fn unusable(path: &Path, why: &dyn fmt::Display) -> Refusal {
         .hint("give an X.509 certificate and its RSA, ECDSA or Ed25519 key, in PEM")
 }
 
-/// A certificate of a client, by its SHA-256. It is a credential of an identity: the row in `tokens` that has its
+/// A certificate of a client, by its SHA-256, and when it expires. It is a credential of an identity: the row in `tokens` that has its
 /// fingerprint as the hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientCertificate(Arc<str>);
+pub struct ClientCertificate {
+    fingerprint: Arc<str>,
+    not_after: Micros,
+}
 
 impl ClientCertificate {
     /// Letters of the fingerprint in the id of its row.
     const ID_LETTERS: usize = 32;
 
-    pub(crate) fn of(certificate: &CertificateDer<'_>) -> ClientCertificate {
-        ClientCertificate(hex::encode(Sha256::digest(certificate)).into())
+    /// Returns the certificate of a handshake, which has checked it. `None` if its dates cannot be read: such a certificate
+    /// cannot be registered either ([`ClientCertificate::open`]).
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<ClientCertificate> {
+        let parsed = x509_cert::Certificate::from_der(certificate).ok()?;
+        let not_after = parsed.tbs_certificate.validity.not_after.to_unix_duration();
+        Some(ClientCertificate::new(certificate, micros_of(not_after.as_secs())))
+    }
+
+    fn new(certificate: &CertificateDer<'_>, not_after: Micros) -> ClientCertificate {
+        let fingerprint = hex::encode(Sha256::digest(certificate)).into();
+        ClientCertificate { fingerprint, not_after }
     }
 
     /// Reads the first certificate of a PEM file.
@@ -435,26 +447,31 @@ impl ClientCertificate {
     pub fn open(path: &Path) -> Result<ClientCertificate, Refusal> {
         let certificates = read_certificates(path)?;
         let certificate = certificates.first().ok_or_else(|| no_certificate(path))?;
-        check_validity(path, certificate, UnixTime::now())?;
-        Ok(ClientCertificate::of(certificate))
+        let not_after = check_validity(path, certificate, UnixTime::now())?;
+        Ok(ClientCertificate::new(certificate, not_after))
     }
 
     /// Returns the SHA-256 of the certificate in DER, in lower-case hexadecimal.
     #[must_use]
     pub fn fingerprint(&self) -> &str {
-        &self.0
+        &self.fingerprint
+    }
+
+    /// Returns when it expires.
+    pub(crate) fn not_after(&self) -> Micros {
+        self.not_after
     }
 
     /// Returns the id of its row in `tokens`: the first half of the fingerprint.
     #[must_use]
     pub fn token_id(&self) -> &str {
-        &self.0[..ClientCertificate::ID_LETTERS]
+        &self.fingerprint[..ClientCertificate::ID_LETTERS]
     }
 
     /// Returns the last four letters, by which people recognise it.
     #[must_use]
     pub fn last_four(&self) -> &str {
-        &self.0[self.0.len() - 4..]
+        &self.fingerprint[self.fingerprint.len() - 4..]
     }
 }
 

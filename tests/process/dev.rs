@@ -122,7 +122,7 @@ fn dev_serves_the_project_and_reads_it_again() {
     for part in [
         "  folder   .abide, read again when a file changes\n",
         "  file     .abide/agents.db, ",
-        "  access   no token yet: programs on this machine only; ",
+        "  access   no token yet: every user of this machine is an admin; ",
         "in another terminal:\n  abide agent chat ",
         "\n  abide watch --url URL ",
     ] {

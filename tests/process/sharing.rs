@@ -9,9 +9,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use abide_client::Abide;
 use expect_test::{Expect, expect};
 use rusqlite::Connection;
-use serde_json::json;
+use serde_json::{Value as JsonValue, json};
 use tempfile::TempDir;
 
 use crate::program::{ExitedProcess, Process, abide, left_out, program, run};
@@ -291,6 +292,40 @@ impl Drop for SmallDisk {
         let unmounted = Command::new("umount").arg("--lazy").arg(&self.0).status();
         assert!(std::thread::panicking() || unmounted.unwrap().success());
     }
+}
+
+/// The signal SIGXFSZ killed a server whose WAL reached the limit of file sizes.
+#[tokio::test]
+async fn a_limit_of_file_sizes_is_reported_as_a_full_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    // A block has 512 or 1,024 bytes.
+    command.args(["-c", "ulimit -f 16384; exec \"$0\" \"$@\""]).arg(program());
+    command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--db"]);
+    command.arg(folder.path().join("abide.db"));
+    command.env_remove("ABIDE_TOKEN").env_remove("ABIDE_URL").env_remove("ABIDE_LOG");
+    let mut process = Process::spawn(&mut command);
+    let greeting: JsonValue = serde_json::from_str(&process.line()).unwrap();
+    let url = format!("http://{}", greeting["listening"].as_str().unwrap());
+    let abide = Abide::connect(&url).await.unwrap();
+    abide.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
+    let message = json!({"session_id": "s1", "role": "user", "content": "x".repeat(30_000)});
+    let mut refused = None;
+    // More than the file and its WAL together can hold.
+    for _ in 0..2_000 {
+        // The query needs the rows in the WAL.
+        let called = abide.call_by_name("append_message", &message).await.map(drop);
+        let read = abide.sql("SELECT max(seq) FROM events").fetch::<i64>().await.map(drop);
+        if let Err(why) = called.and(read) {
+            refused = Some(why);
+            break;
+        }
+    }
+    let refused = refused.expect("the limit is reached");
+    assert_eq!(refused.code(), Some(abide_client::Code::DiskFull), "{refused}");
+    assert!(process.is_running());
+    abide.close().await;
+    process.kill();
 }
 
 #[tokio::test]

@@ -21,6 +21,8 @@ pub struct TokenEntry {
     revoked_at: Option<Micros>,
     disabled_at: Option<Micros>,
     caller: Caller,
+    /// The state of the tables in which it was read.
+    state: Seq,
 }
 
 impl TokenEntry {
@@ -56,7 +58,12 @@ impl TokenEntry {
         let id = token.to_owned();
         let hash = read_text(hash)?;
         let expires_at = read_time(expires_at);
-        let credential = Credential::Token { id: id.clone(), hash: hash.clone(), expires_at };
+        let credential = Credential::Token {
+            id: id.clone(),
+            hash: hash.clone(),
+            expires_at,
+            certificate_not_after: None,
+        };
         let caller = caller.limited(own_limits.unwrap_or(role.limits));
         Some(TokenEntry {
             id,
@@ -65,6 +72,7 @@ impl TokenEntry {
             revoked_at: read_time(revoked_at),
             disabled_at: read_time(disabled_at),
             caller: caller.admitted(AdmittedCredential { credential, state }),
+            state,
         })
     }
 
@@ -86,11 +94,15 @@ impl TokenEntry {
         &self.caller
     }
 
-    /// Returns the caller that presents it.
+    /// Returns the caller that presents it: the token, or the client certificate with this end of its validity.
     ///
     /// # Errors
     /// `unauthenticated` if it is revoked or expired, or its identity is disabled.
-    pub fn caller(&self, now: Micros) -> Result<&Caller, Refusal> {
+    pub fn caller(
+        &self,
+        certificate_not_after: Option<Micros>,
+        now: Micros,
+    ) -> Result<Caller, Refusal> {
         let id = &self.id;
         if let Some(at) = self.revoked_at {
             let detail = format!("the token {id} was revoked at {at}");
@@ -103,7 +115,17 @@ impl TokenEntry {
         if self.disabled_at.is_some() {
             return Err(disabled(self.caller.id()));
         }
-        Ok(&self.caller)
+        let Some(not_after) = certificate_not_after else { return Ok(self.caller.clone()) };
+        if not_after <= now {
+            return Err(expired(CERTIFICATE, not_after));
+        }
+        let credential = Credential::Token {
+            id: self.id.clone(),
+            hash: self.hash.clone(),
+            expires_at: self.expires_at,
+            certificate_not_after,
+        };
+        Ok(self.caller.clone().admitted(AdmittedCredential { credential, state: self.state }))
     }
 }
 
@@ -158,6 +180,9 @@ pub fn disables(row: &[Value], caller: &Caller) -> bool {
         })
 }
 
+/// What an expired certificate is called in its refusal.
+const CERTIFICATE: &str = "the client certificate";
+
 /// Returns the refusal of a credential that has expired.
 #[must_use]
 pub fn expired(what: &str, at: Micros) -> Refusal {
@@ -170,6 +195,9 @@ pub fn expired(what: &str, at: Micros) -> Refusal {
 pub fn expiry(credential: &Credential, now: Micros) -> Option<Refusal> {
     let at = credential.expires_at().filter(|at| *at <= now)?;
     Some(match credential {
+        Credential::Token { certificate_not_after, .. } if *certificate_not_after == Some(at) => {
+            expired(CERTIFICATE, at)
+        }
         Credential::Token { id, .. } => expired(&format!("the token {id}"), at),
         _ => expired("the token", at),
     })
@@ -288,11 +316,11 @@ fn look_up(
             let is_required = row.is_some_and(|row| row.first() == Some(&Value::Integer(1)));
             if is_required { Err(required()) } else { Ok(caller.clone()) }
         }
-        Credential::Token { id, hash, .. } => {
+        Credential::Token { id, hash, certificate_not_after, .. } => {
             let row = first_row(store, credential_queries.token, &[id.as_str().into()])?;
             let Some(row) = row else { return Ok(Err(changed(caller.id()))) };
             match TokenEntry::from_row(id, &row, Seq::ZERO) {
-                Some(entry) if entry.hash == *hash => entry.caller(now).cloned(),
+                Some(entry) if entry.hash == *hash => entry.caller(*certificate_not_after, now),
                 Some(_) => Err(changed(caller.id())),
                 None => Err(unreadable()),
             }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use abide_schema::{Code, Listing, Refusal, SEE_LOG, lowercase_first};
 use rusqlite::{ErrorCode, ffi};
+use rustix::process::{Resource, getrlimit};
 
 use crate::cell_bytes::CorruptCells;
 use crate::holder::Holder;
@@ -34,8 +35,8 @@ pub enum StoreError {
     /// Another process holds the write lock.
     #[error("the database is locked by another process")]
     Busy,
-    /// The disk is full, for the file or for the index of its WAL. SQLite rolled the statement
-    /// back.
+    /// The disk is full, for the file or for the index of its WAL, or a file has the maximum size of the process. SQLite
+    /// rolled the statement back.
     #[error("the disk is full")]
     Full,
     /// The statement itself is invalid: syntax, names, an overflow, malformed JSON.
@@ -76,7 +77,7 @@ impl From<CorruptCells> for StoreError {
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> StoreError {
-        if is_index_full(&error) {
+        if is_index_full(&error) || is_file_limited(&error) {
             return StoreError::Full;
         }
         let (code, message, offset) = match &error {
@@ -117,6 +118,13 @@ impl From<rusqlite::Error> for StoreError {
 pub(crate) fn is_index_full(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|failure| failure.extended_code);
     code == Some(ffi::SQLITE_IOERR_SHMSIZE)
+}
+
+/// Whether a write failed that the limit of file sizes (`ulimit -f`) may have refused. SQLite does not tell that limit from
+/// other errors of a write, and rolls back after each of them as on a full disk. Only a failed sync must not be repeated.
+fn is_file_limited(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error().map(|failure| failure.extended_code);
+    code == Some(ffi::SQLITE_IOERR_WRITE) && getrlimit(Resource::Fsize).current.is_some()
 }
 
 /// Whether SQLite found something in the file that it did not write there.

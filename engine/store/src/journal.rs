@@ -319,7 +319,23 @@ fn failed(why: &io::Error) -> StoreError {
         );
     }
     match why.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            StoreError::Full
+        }
         _ => StoreError::Io(format!("the journal cannot be written: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last one is the limit of file sizes, for which the signal SIGXFSZ ended the server.
+    #[test]
+    fn no_space_of_any_kind_is_disk_full() {
+        for errno in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {
+            assert!(matches!(failed(&errno.into()), StoreError::Full), "{errno}");
+        }
+        assert!(matches!(failed(&Errno::IO.into()), StoreError::Io(_)));
     }
 }

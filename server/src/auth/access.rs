@@ -394,7 +394,10 @@ mod tests {
     #[tokio::test]
     async fn a_certificate_is_no_credential_of_a_page() {
         let server = TestServer::new(AccessConfig::loopback().with_client_certificates());
-        let certificate = ClientCertificate::of(&rustls::pki_types::CertificateDer::from(vec![1]));
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::new(Vec::<String>::new()).expect("it has no names");
+        let certificate = params.self_signed(&key).expect("it is signed");
+        let certificate = ClientCertificate::of(certificate.der()).expect("it has dates");
         let unknown = "the client certificate belongs to no identity";
         let of_page =
             "a client certificate is the credential of a program, not of a page in a browser";

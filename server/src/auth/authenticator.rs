@@ -56,7 +56,7 @@ impl Authenticator {
             return Ok(AuthSession { caller });
         }
         if let Some((id, hash)) = token_parts(shown) {
-            return Ok(AuthSession { caller: self.admit_token(&id, &hash, unknown).await? });
+            return Ok(AuthSession { caller: self.admit_token(&id, &hash, None).await? });
         }
         let Some(jwt) = self.access.jwt() else { return Err(unknown()) };
         let claimed = jwt.verify(shown, self.engine.now())?;
@@ -65,13 +65,14 @@ impl Authenticator {
     }
 
     /// Admits the holder of a certificate. Its fingerprint is a hash in `tokens`, so that it is revoked, and checked again
-    /// when a call runs, as a token.
+    /// when a call runs, as a token. Its dates are checked here too: a connection outlives its handshake.
     pub(crate) async fn admit_certificate(
         &self,
         certificate: &ClientCertificate,
     ) -> Result<AuthSession, Refusal> {
         let id = certificate.token_id();
-        let caller = self.admit_token(id, certificate.fingerprint(), unknown_certificate).await?;
+        let not_after = Some(certificate.not_after());
+        let caller = self.admit_token(id, certificate.fingerprint(), not_after).await?;
         Ok(AuthSession { caller })
     }
 
@@ -92,7 +93,9 @@ impl Authenticator {
                 let credential = AdmittedCredential { credential: Credential::Anonymous, state };
                 checked.clone().admitted(credential)
             }
-            Credential::Token { id, hash, .. } => self.admit_token(id, hash, unknown).await?,
+            Credential::Token { id, hash, certificate_not_after, .. } => {
+                self.admit_token(id, hash, *certificate_not_after).await?
+            }
             Credential::Claims { capabilities, expires_at } => {
                 self.admit_claims(&claimed(checked, capabilities), *expires_at).await?
             }
@@ -147,27 +150,28 @@ impl Authenticator {
         self.credential_store.as_ref().map_or(Seq::ZERO, CredentialStore::state)
     }
 
-    /// Returns the identity of a row in `tokens` with this hash.
+    /// Returns the identity of a row in `tokens` with this hash, which is that of a token or of a certificate.
     async fn admit_token(
         &self,
         id: &str,
         hash: &str,
-        unknown: fn() -> Refusal,
+        certificate_not_after: Option<Micros>,
     ) -> Result<Caller, Refusal> {
+        let refusal = if certificate_not_after.is_some() { unknown_certificate } else { unknown };
         let entry = match &self.credential_store {
             Some(credential_store) => credential_store.find_token(id).await?,
             None => None,
         };
-        let Some(entry) = entry else { return Err(unknown()) };
+        let Some(entry) = entry else { return Err(refusal()) };
         if !bool::from(entry.hash().as_bytes().ct_eq(hash.as_bytes())) {
-            return Err(unknown());
+            return Err(refusal());
         }
         // The token's owner is authenticated from here on, and may learn why the token is invalid.
-        let admitted = entry.caller(self.engine.now());
+        let admitted = entry.caller(certificate_not_after, self.engine.now());
         if let Err(refusal) = &admitted {
             self.engine.note_denied(entry.owner(), "authenticate", &refusal.detail);
         }
-        admitted.cloned()
+        admitted
     }
 
     /// Returns the caller named by an issuer's claims, with the role's additions from the database.
@@ -206,4 +210,87 @@ fn token_parts(shown: &str) -> Option<(String, String)> {
         return None;
     }
     Some((id.to_owned(), hex::encode(Sha256::digest(shown.as_bytes()))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use abide_engine::{Clock, Config};
+    use abide_schema::Code;
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+    use serde_json::{Value as JsonValue, json};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct ManualClock(AtomicI64);
+
+    impl Clock for ManualClock {
+        fn now(&self) -> Micros {
+            Micros(self.0.load(Ordering::SeqCst))
+        }
+    }
+
+    /// 2100-01-01, in seconds.
+    const NOT_AFTER_S: i64 = 4_102_444_800;
+
+    /// Returns a certificate that expires then.
+    fn certificate() -> ClientCertificate {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(Vec::<String>::new()).expect("it has no names");
+        params.not_after = date_time_ymd(2100, 1, 1);
+        let certificate = params.self_signed(&key).expect("it is signed");
+        ClientCertificate::of(certificate.der()).expect("it has dates")
+    }
+
+    async fn call(engine: &Engine, reducer: &str, args: JsonValue) {
+        let called = engine.call(&Caller::local(), reducer, &args, None).await;
+        called.unwrap_or_else(|why| panic!("{reducer} {args}: {why}"));
+    }
+
+    /// A certificate was checked by the handshake alone, so that a connection outlived it.
+    #[tokio::test]
+    async fn a_certificate_admits_until_it_expires_or_its_row_does() {
+        for (expires_in_ms, expected) in [
+            (None, "the client certificate expired at 2100-01-01T00:00:00Z"),
+            (Some(90_000), "the client certificate expired at 2100-01-01T00:00:00Z"),
+            (Some(30_000), "the token ID expired at 2099-12-31T23:59:30Z"),
+        ] {
+            let certificate = certificate();
+            let id = certificate.token_id();
+            let folder = tempfile::tempdir().expect("a folder");
+            let clock = Arc::new(ManualClock(AtomicI64::new((NOT_AFTER_S - 60) * 1_000_000)));
+            let mut config = Config::new(abide_reducers::modules());
+            config.clock = Arc::clone(&clock) as Arc<dyn Clock>;
+            let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
+            call(&engine, "create_identity", json!({"id": "w1", "role": "worker"})).await;
+            let token = json!({"id": id, "identity_id": "w1", "hash": certificate.fingerprint(),
+                "last_four": certificate.last_four(), "expires_in_ms": expires_in_ms});
+            call(&engine, "create_token", token).await;
+
+            let access = AccessConfig::loopback().with_client_certificates();
+            let authenticator = Authenticator::new(access, engine.clone());
+            let mut session =
+                authenticator.admit_certificate(&certificate).await.expect("it is registered");
+            // The session is looked up again after a change, and keeps the end of its certificate.
+            call(&engine, "create_identity", json!({"id": "w2", "role": "worker"})).await;
+            authenticator.check(&mut session).await.expect("nothing of its own has changed");
+            clock.0.fetch_add(60_000_000, Ordering::SeqCst);
+
+            let again = authenticator.admit_certificate(&certificate).await;
+            let tool = json!({"name": "refund", "effect": "at_most_once"});
+            let called = engine.call(&session.caller, "register_tool", &tool, None).await;
+            for refusal in [
+                again.expect_err("a request on an open connection"),
+                authenticator.check(&mut session).await.expect_err("an open session"),
+                called.map(|_| ()).expect_err("a call that was admitted before"),
+                authenticator.until_invalid(session).await,
+            ] {
+                assert_eq!(refusal.code, Code::Unauthenticated);
+                assert_eq!(refusal.detail.replace(id, "ID"), expected);
+            }
+        }
+    }
 }

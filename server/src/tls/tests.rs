@@ -203,6 +203,8 @@ fn a_certificate_has_the_fingerprint_that_openssl_prints() {
     let der = CertificateDer::from_pem_file(&path).expect("it is a certificate");
     assert_eq!(certificate.fingerprint(), hex::encode(Sha256::digest(&der)));
     assert_eq!(certificate.token_id(), &certificate.fingerprint()[..32]);
+    assert_eq!(certificate.not_after().to_string(), "3020-01-01T00:00:00Z");
+    assert_eq!(ClientCertificate::of(&der), Some(certificate.clone()));
     assert!(certificate.fingerprint().ends_with(certificate.last_four()));
     assert!(ClientCertificate::open(&folder.files().key).is_err());
 }

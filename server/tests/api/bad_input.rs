@@ -4,7 +4,8 @@
 use expect_test::{Expect, expect};
 use futures_util::SinkExt as _;
 use serde_json::json;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::http::{self, check, escaped};
@@ -263,6 +264,51 @@ async fn invalid_headers_are_refused() {
         "#]],
     );
     unharmed(&server).await;
+}
+
+/// A request without a host was accepted (RFC 9112, section 3.2).
+#[tokio::test]
+async fn a_request_of_http_1_1_has_a_host() {
+    let server = TestServer::open().await;
+    let mut answers = Vec::new();
+    for version in ["HTTP/1.0", "HTTP/1.1"] {
+        let socket = TcpStream::connect(server.address).await.expect("it listens");
+        let mut socket = BufReader::new(socket);
+        let text = format!("GET /health {version}\r\nconnection: close\r\n\r\n");
+        socket.write_all(text.as_bytes()).await.expect("it reads");
+        let mut response = http::head(&mut socket).await;
+        socket.read_to_string(&mut response.body).await.expect("the whole answer");
+        answers.push(response);
+    }
+    assert_eq!(answers[0].status, 200);
+    check(
+        &answers[1].problem(),
+        expect![[r#"
+        400 bad_request: the request has no header Host (HTTP/1.1 requires it, for example `Host: localhost:7341`)
+    "#]],
+    );
+}
+
+/// A compressed body was read as JSON, and refused as such if its bytes were none.
+#[tokio::test]
+async fn a_body_with_a_coding_is_refused() {
+    let server = TestServer::open().await;
+    let refused = post_coded(&server, "gzip").await;
+    assert_eq!(refused.header("accept-encoding"), Some("identity"));
+    check(
+        &refused.problem(),
+        expect![[r#"
+        415 bad_request: the body has the content encoding "gzip", which is not supported (send the body without compression, and without the header Content-Encoding)
+    "#]],
+    );
+    assert_eq!(post_coded(&server, "identity, br").await.status, 415);
+    unharmed(&server).await;
+    assert_eq!(post_coded(&server, "Identity").await.status, 200);
+}
+
+async fn post_coded(server: &TestServer, coding: &str) -> http::Response {
+    let request = server.request("POST", "/v1/call/nothing");
+    request.header("content-encoding", coding).body("{}").send().await
 }
 
 #[tokio::test]

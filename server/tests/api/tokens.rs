@@ -434,7 +434,12 @@ async fn queued_calls_of_a_revoked_credential_are_refused() {
         let state = *engine.watch_tables(engine.credential_queries().expect("one").tables).borrow();
         let hash = Sha256::digest(token("annannann").as_bytes());
         let hash = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-        let credential = Credential::Token { id: "annannann".to_owned(), hash, expires_at: None };
+        let credential = Credential::Token {
+            id: "annannann".to_owned(),
+            hash,
+            expires_at: None,
+            certificate_not_after: None,
+        };
         let ann = Caller::with("annannann", "own", Default::default(), Default::default());
         // The calls that the server admitted before the revocation.
         let ann = ann.admitted(AdmittedCredential { credential, state });
