@@ -97,22 +97,18 @@ async fn processes_that_recover_from_different_states_have_the_same_rows() {
     assert!(fs::read(server.db()).unwrap() != fs::read(&earlier).unwrap());
 
     let wal = server.sibling("abide.db-wal");
-    let wal_bytes = fs::metadata(&wal).unwrap().len();
     let states = [
-        ("as it was left", server.db(), Some(wal_bytes)),
-        ("with half of its WAL", server.db(), Some(wal_bytes / 2)),
-        ("without its WAL", server.db(), None),
-        ("from before", earlier, None),
+        ("as it was left", server.db(), true),
+        ("without its WAL", server.db(), false),
+        ("from before", earlier, false),
     ];
     let mut found = Vec::new();
-    for (name, database, wal_bytes) in states {
+    for (name, database, has_wal) in states {
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("abide.db");
         copy_with_journal(&server, &database, &copy);
-        if let Some(bytes) = wal_bytes {
-            let copied = folder.path().join("abide.db-wal");
-            fs::copy(&wal, &copied).unwrap();
-            fs::OpenOptions::new().write(true).open(&copied).unwrap().set_len(bytes).unwrap();
+        if has_wal {
+            fs::copy(&wal, folder.path().join("abide.db-wal")).unwrap();
         }
         let verified = run(["verify", "--rows", "--json", copy.to_str().unwrap()]).json();
         assert!(verified["events"].as_i64().unwrap() >= acknowledged, "{name}: {verified}");

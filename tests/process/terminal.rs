@@ -241,6 +241,7 @@ async fn no_command_prints_an_escape_sequence() {
         vec!["replay", &copy, "--into", &hostile_name],
         vec!["serve", "--db", &hostile_name, "--listen", HOSTILE],
         vec!["open", &below_hostile],
+        vec!["health", "--url", HOSTILE],
         vec!["mcp", "--url", HOSTILE],
         vec!["demo", "--data", &hostile_name],
         vec!["sql", "SELECT 1 AS \"mark\u{202e}\u{9b}\"", "--db", &db],
