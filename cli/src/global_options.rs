@@ -56,6 +56,11 @@ pub(crate) struct Options {
     #[arg(skip)]
     pub(crate) is_db_typed: bool,
 
+    /// Whether the folder of agents is named, on the command line, in the environment or in the file of the configuration. Else
+    /// it was only found in the current folder.
+    #[arg(skip)]
+    pub(crate) is_agents_folder_named: bool,
+
     /// The bearer token; for `serve`, a token that gives admin access
     #[arg(long, global = true, env = "ABIDE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
