@@ -141,7 +141,8 @@ impl Failure {
         self
     }
 
-    fn refusal(&self) -> Option<&Refusal> {
+    /// The reason, its code and its hint; `None` if there is nothing to say.
+    pub(crate) fn refusal(&self) -> Option<&Refusal> {
         match self {
             Failure::Refused(refusal)
             | Failure::Usage(refusal)
