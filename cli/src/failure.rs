@@ -84,7 +84,7 @@ impl Failure {
     /// The system refuses what a command needs: a port, a folder, a descriptor. `what` is what cannot be done.
     pub(crate) fn system(what: &str, why: &io::Error) -> Failure {
         let reason = lowercase_first(&why.to_string());
-        Refusal::new(Code::Internal, format!("{what}: {reason}")).into()
+        Refusal::new(Code::Internal, format!("{what}: {reason}")).explain_exhaustion(why).into()
     }
 
     /// The exit code, as documented in `abide --help`.

@@ -790,6 +790,7 @@ fn bind_refusal(listen: &str, db: &Path, why: &io::Error) -> Refusal {
             let detail = format!("cannot listen on {listen}: {why}");
             Refusal::new(Code::BadArguments, detail)
                 .hint("give an address of this machine and a port, such as 127.0.0.1:7341")
+                .explain_exhaustion(why)
         }
     }
 }

@@ -6,6 +6,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use abide_schema::has_too_many_files;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
@@ -72,6 +73,9 @@ fn describe(why: &io::Error) -> String {
     match why.kind() {
         io::ErrorKind::NotFound => "it does not exist".to_owned(),
         io::ErrorKind::PermissionDenied => "this user may not read it".to_owned(),
+        _ if has_too_many_files(why) => {
+            "too many files are open: raise the limit, `ulimit -n`".to_owned()
+        }
         _ => why.to_string(),
     }
 }
