@@ -1,7 +1,9 @@
 //! Options from a file, from the environment and from credentials: their order, their mistakes, and hostile files.
 
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::PathBuf;
 
@@ -541,6 +543,31 @@ fn a_command_uses_the_file_or_the_server_that_is_named_nearer() {
 }
 
 /// Compose sets a variable without a value to an empty text. An empty `ABIDE_CA` ended every command.
+/// `config check` reported no mistake, and `serve` named another variable.
+#[test]
+fn a_variable_that_is_not_text_is_named() {
+    let folder = Folder::new();
+    let run = |variable: &str, line: &str| {
+        let mut command = abide();
+        command.current_dir(folder.folder.path()).args(line.split(' '));
+        Process::spawn(command.env(variable, OsStr::from_bytes(b"\xff"))).ended()
+    };
+    for (variable, line) in [
+        ("ABIDE_SERVE_LISTEN", "config check"),
+        ("ABIDE_SERVE_LISTEN", "serve"),
+        ("ABIDE_URL", "config check"),
+        ("ABIDE_URL", "serve"),
+        ("ABIDE_TOKEN", "events"),
+    ] {
+        let refused = run(variable, line);
+        assert_eq!(refused.code, Some(2), "{variable}: {line}: {refused:?}");
+        let expected = format!("error: {variable}: the value is not UTF-8   [usage]\n");
+        assert!(refused.stderr.starts_with(&expected), "{variable}: {line}: {refused:?}");
+    }
+    // A path can have any bytes.
+    run("ABIDE_SERVE_FIRST_TOKEN", "config check").good();
+}
+
 #[test]
 fn an_empty_variable_is_not_set() {
     let folder = Folder::new();
