@@ -335,6 +335,7 @@ fn run_command_line(program: Program) -> ExitCode {
     match run_in_runtime(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            let failure = failure.hide_password_of(&options.url);
             let failure = failure.with_hint_option(&connection_option(&options));
             let uses_default_server = connects && options.db.is_none() && !options.is_url_named;
             let failure = if uses_default_server {

@@ -12,6 +12,7 @@ use clap::Args;
 use crate::configuration::Configuration;
 use crate::failure::Failure;
 use crate::lock_holder::{LocalServer, find_holder, is_server};
+use crate::user_info::hide_user_info_of_address;
 
 /// Default address of a server.
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7341";
@@ -140,7 +141,7 @@ impl Options {
     pub(crate) fn place(&self) -> String {
         match &self.db {
             Some(db) => db.display().to_string(),
-            None => self.url.clone(),
+            None => hide_user_info_of_address(&self.url),
         }
     }
 

@@ -328,3 +328,22 @@ impl Output {
         }
     }
 }
+
+/// The password of an address was in the message of each command that could not reach it.
+#[test]
+fn no_message_has_the_password_of_an_address() {
+    // Nothing listens at this port.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for url in [
+        format!("http://ann:s3cret@127.0.0.1:{port}"),
+        format!("ann:s3cret@127.0.0.1:{port}"),
+        format!("http://ann:s3/cret@127.0.0.1:{port}"),
+    ] {
+        for command in COMMANDS.iter().chain(&[&["health"][..], &["health", "--json"]]) {
+            let ended = run(command.iter().copied().chain(["--url", &url]));
+            assert!(ended.code != Some(0), "{url} {command:?}: {ended:?}");
+            let all = format!("{}{}", ended.stdout, ended.stderr);
+            assert!(!all.contains("s3"), "{url} {command:?}: {ended:?}");
+        }
+    }
+}
