@@ -35,7 +35,7 @@ pub(crate) use self::host::{
     AgentHost, FOLDER, LoadedProject, agents_file, check_folder_exists, check_named_folder,
     folder_failure, open_project,
 };
-use self::host::{prompt_store, try_open_project, unknown_reducers};
+use self::host::{check_trust, prompt_store, try_open_project, unknown_reducers};
 pub(crate) use self::init::{ProjectOptions, create_project};
 use crate::cells::pluralize;
 use crate::connect::{Access, check_file, connect};
@@ -135,7 +135,7 @@ impl Agent {
     /// its server if it has one.
     ///
     /// # Errors
-    /// The default file does not exist, and the command does not create it.
+    /// The default file does not exist, and the command does not create it; or its folder may be the work of another user.
     fn with_database(&self, options: &Options) -> Result<Options, Refusal> {
         let mut options = options.clone();
         let (uses_database, creates_it) = match &self.what {
@@ -155,6 +155,7 @@ impl Agent {
             return Ok(options);
         }
         if uses_file(&options) && options.db.is_none() {
+            check_trust(&options, &self.agents)?;
             let file = agents_file(&self.agents);
             if !creates_it && !file.exists() {
                 let detail = format!("{} does not exist", file.display());
@@ -211,7 +212,7 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
     if options.db.is_some() || options.is_url_named {
         return list_registered(options).await;
     }
-    check_named_folder(folder)?;
+    check_named_folder(options, folder)?;
     let project = try_open_project(options, folder).await.map_err(folder_failure)?;
     let (definitions, problems) = project.catalog.read();
     for definition in definitions.iter().filter(|definition| !definition.hidden) {
@@ -258,6 +259,7 @@ fn format_agent(name: &str, mode: AgentMode, description: Option<&str>) -> Strin
 
 async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     check_folder_exists(folder)?;
+    check_trust(options, folder)?;
     if let Some(file) = &options.db {
         check_file(file, Access::Read)?;
     }

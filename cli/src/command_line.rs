@@ -335,6 +335,7 @@ fn run_command_line(program: Program) -> ExitCode {
     match run_in_runtime(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            let failure = failure.hide_password_of(&options.url);
             let failure = failure.with_hint_option(&connection_option(&options));
             let uses_default_server = connects && options.db.is_none() && !options.is_url_named;
             let failure = if uses_default_server {
@@ -390,6 +391,7 @@ fn parse() -> Result<CommandLine, Unparsed> {
         }
     };
     configuration.typed = typed_options(&matches);
+    let is_agents_folder_named = names_agents_folder(&matches, &configuration);
     let parsed = CommandLine::from_arg_matches_mut(&mut matches);
     let mut parsed =
         parsed.map_err(|error| usage_failure(&error.format(&mut CommandLine::command())))?;
@@ -397,6 +399,7 @@ fn parse() -> Result<CommandLine, Unparsed> {
         return Err(mistake);
     }
     choose_database(&mut parsed, &configuration).map_err(|error| usage_failure(&error))?;
+    parsed.options.is_agents_folder_named = is_agents_folder_named;
     parsed.options.configuration = Arc::new(configuration);
     Ok(parsed)
 }
@@ -421,6 +424,32 @@ fn typed_options(matches: &ArgMatches) -> BTreeMap<String, String> {
         }
     }
     typed
+}
+
+/// The option that names the folder of agents, in each command that has one.
+const AGENTS_OPTION: &str = "agents";
+
+/// Returns `true` if the command line, a variable or the file of the configuration names the folder of agents.
+fn names_agents_folder(all: &ArgMatches, configuration: &Configuration) -> bool {
+    let mut section: Vec<&str> = Vec::new();
+    let mut matches = all;
+    loop {
+        // It is an error if the command has no such option.
+        if matches.try_contains_id(AGENTS_OPTION).is_ok() {
+            let source = matches.value_source(AGENTS_OPTION);
+            if matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
+                return true;
+            }
+            // The values of the file are the defaults of the parser.
+            let words: Vec<&str> = section.iter().copied().chain([AGENTS_OPTION]).collect();
+            if configuration.origin(&words.join(".")) != Origin::Default {
+                return true;
+            }
+        }
+        let Some((name, below)) = matches.subcommand() else { return false };
+        section.push(name);
+        matches = below;
+    }
 }
 
 /// Decides between the file and the server, if both have a value: the command line comes before the environment, and that

@@ -5,7 +5,6 @@ use std::path::Path;
 use abide_agent::{AgentProject, Launcher};
 use clap::{Args, Subcommand};
 use serde_json::{Value as JsonValue, json};
-use url::Url;
 
 use crate::agent::{agents_option, check_folder_exists};
 use crate::cells::pluralize;
@@ -15,6 +14,7 @@ use crate::global_options::Options;
 use crate::output::{note, print_json, print_line};
 use crate::printable::one_line;
 use crate::token_source::{self, Token};
+use crate::user_info::hide_user_info;
 
 /// Arguments of `abide config`.
 #[derive(Args, Debug)]
@@ -198,7 +198,7 @@ fn to_row(configuration: &Configuration, setting: &Setting) -> Row {
     let value = typed.or_else(|| setting.value.clone());
     let source =
         if is_typed { format!("--{}", setting.key) } else { source_of(configuration, setting) };
-    Row { setting: setting.clone(), value: value.map(|value| hide_password(&value)), source }
+    Row { setting: setting.clone(), value: value.map(|value| hide_user_info(&value)), source }
 }
 
 /// Returns where the value of an option that was not typed is from.
@@ -223,33 +223,4 @@ fn to_json(row: &Row) -> JsonValue {
     }
     let source = value.is_some().then_some(source);
     json!({"key": setting.key, "variable": setting.variable, "value": value, "source": source})
-}
-
-/// A value without the password of an address.
-fn hide_password(value: &str) -> String {
-    match Url::parse(value) {
-        Ok(mut url) if url.password().is_some() => match url.set_password(Some("…")) {
-            Ok(()) => url.to_string(),
-            Err(()) => "set".to_owned(),
-        },
-        _ => value.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::hide_password;
-
-    #[test]
-    fn the_password_of_an_address_is_not_shown() {
-        for (value, shown) in [
-            ("http://127.0.0.1:7341", "http://127.0.0.1:7341"),
-            ("agents.db", "agents.db"),
-            ("127.0.0.1:7341", "127.0.0.1:7341"),
-        ] {
-            assert_eq!(hide_password(value), shown);
-        }
-        let shown = hide_password("https://ann:s3cret@example.com/x");
-        assert!(!shown.contains("s3cret") && shown.contains("ann"), "{shown}");
-    }
 }

@@ -229,6 +229,10 @@ impl Application {
         if let Some(value) = env::var_os(&variable).filter(|value| !value.is_empty()) {
             setting.origin = Origin::Variable;
             setting.value = None;
+            if value.to_str().is_none() && !is_path(&arg) {
+                let problem = Problem::new(&variable, NOT_TEXT, CORRECT_TEXT);
+                self.configuration.variable_problems.push(problem);
+            }
             if !is_secret {
                 setting.value = Some(value.to_string_lossy().into_owned());
                 self.check_variable(&arg, &variable, &value);
@@ -338,6 +342,15 @@ impl Application {
     }
 }
 
+/// What is wrong with a value that is not UTF-8, and how to correct it.
+pub(crate) const NOT_TEXT: &str = "the value is not UTF-8";
+pub(crate) const CORRECT_TEXT: &str = "correct the value of the variable, or unset it";
+
+/// Returns `true` if the value of an option is a path, which need not be UTF-8.
+pub(crate) fn is_path(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
+}
+
 fn is_flag(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::SetTrue)
 }
@@ -388,8 +401,7 @@ fn read_values(
         let value = values.join(",");
         (format!("{value:?} is not a valid value of {name}{reason}"), hint)
     })?;
-    let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
-    if !is_path || folder == Path::new("") {
+    if !is_path(arg) || folder == Path::new("") {
         return Ok(values);
     }
     let paths = values.iter().map(|path| folder.join(path).to_string_lossy().into_owned());
@@ -495,6 +507,11 @@ mod tests {
                 "db = 1.5",
                 "1: db has a value of another type: float — the value is a text in quotes, \
                           or a whole number",
+            ),
+            (
+                "[serve]\nhost = [1, \"a\"]",
+                "2: serve.host has a value of another type: a list of other values — the value is \
+                 a text or a list of texts",
             ),
             (
                 "[serve]\ncount = \"x\"",

@@ -181,7 +181,8 @@ pub(crate) fn check_file(file: &Path, access: Access) -> Result<(), Refusal> {
         Err(why) => {
             let detail = format!("{path} cannot be read: {why}");
             let hint = "check the path, and the permissions of its folders";
-            return Err(Refusal::new(Code::BadRequest, detail).hint(hint));
+            let refusal = Refusal::new(Code::BadRequest, detail).hint(hint);
+            return Err(refusal.explain_exhaustion(&why));
         }
     };
     // Its WAL and its journal can be all that is left of it.

@@ -9,6 +9,7 @@ use abide_schema::{Code, Refusal, lowercase_first};
 use serde_json::{Value as JsonValue, json};
 
 use crate::printable::{Printable, shorten};
+use crate::user_info::{hide_user_info, hide_user_info_of_address};
 
 /// The exit code of a command that Ctrl-C has ended, as of one that SIGINT kills.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -65,6 +66,8 @@ pub(crate) enum Failure {
     Waits(Refusal),
     /// A run has ended without an answer; the first value is its own code.
     Run(String, Refusal),
+    /// Stdout cannot be written, as on a full disk.
+    Output(Refusal),
     /// The reader of stdout has closed it (`abide events | head`).
     OutputClosed,
     /// The reader of stdout has closed it before the end of a run; how to continue is printed already.
@@ -84,14 +87,14 @@ impl Failure {
     /// The system refuses what a command needs: a port, a folder, a descriptor. `what` is what cannot be done.
     pub(crate) fn system(what: &str, why: &io::Error) -> Failure {
         let reason = lowercase_first(&why.to_string());
-        Refusal::new(Code::Internal, format!("{what}: {reason}")).into()
+        Refusal::new(Code::Internal, format!("{what}: {reason}")).explain_exhaustion(why).into()
     }
 
     /// The exit code, as documented in `abide --help`.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::OutputClosed => 0,
-            Failure::Refused(_) | Failure::Run(..) | Failure::Reported => 1,
+            Failure::Refused(_) | Failure::Output(_) | Failure::Run(..) | Failure::Reported => 1,
             Failure::Usage(_) => 2,
             Failure::Unreachable(_) => 3,
             Failure::Unverified(_) => 4,
@@ -105,8 +108,8 @@ impl Failure {
     pub(crate) fn message(&self, as_json: bool) -> Option<Printable> {
         let refusal = self.refusal()?;
         let refusal = &Refusal {
-            detail: shorten(&refusal.detail, DETAIL_BYTES).into_owned(),
-            hint: refusal.hint.as_deref().map(|hint| shorten(hint, HINT_BYTES).into_owned()),
+            detail: hide_user_info(&shorten(&refusal.detail, DETAIL_BYTES)),
+            hint: refusal.hint.as_deref().map(|hint| hide_user_info(&shorten(hint, HINT_BYTES))),
             ..refusal.clone()
         };
         Some(if as_json {
@@ -133,6 +136,18 @@ impl Failure {
         self
     }
 
+    /// Hides the password of an address, which need not be valid: `ann:password@host`.
+    pub(crate) fn hide_password_of(mut self, address: &str) -> Failure {
+        let shown = hide_user_info_of_address(address);
+        if shown != address
+            && let Some(refusal) = self.refusal_mut()
+        {
+            refusal.detail = refusal.detail.replace(address, &shown);
+            refusal.hint = refusal.hint.take().map(|hint| hint.replace(address, &shown));
+        }
+        self
+    }
+
     /// Adds an option to the commands of its hint that have another default than the command which failed.
     pub(crate) fn with_agent_hint_option(mut self, option: &str) -> Failure {
         if let Some(Refusal { hint: Some(hint), .. }) = self.refusal_mut() {
@@ -141,13 +156,15 @@ impl Failure {
         self
     }
 
-    fn refusal(&self) -> Option<&Refusal> {
+    /// The reason, its code and its hint; `None` if there is nothing to say.
+    pub(crate) fn refusal(&self) -> Option<&Refusal> {
         match self {
             Failure::Refused(refusal)
             | Failure::Usage(refusal)
             | Failure::Unreachable(refusal)
             | Failure::Unverified(refusal)
             | Failure::Run(_, refusal)
+            | Failure::Output(refusal)
             | Failure::Waits(refusal) => Some(refusal),
             Failure::OutputClosed
             | Failure::RunOutputClosed
@@ -163,6 +180,7 @@ impl Failure {
             | Failure::Unreachable(refusal)
             | Failure::Unverified(refusal)
             | Failure::Run(_, refusal)
+            | Failure::Output(refusal)
             | Failure::Waits(refusal) => Some(refusal),
             Failure::OutputClosed
             | Failure::RunOutputClosed
@@ -297,11 +315,11 @@ impl From<io::Error> for Failure {
             io::ErrorKind::StorageFull => {
                 let refusal =
                     Refusal::new(Code::DiskFull, "the output cannot be written: the disk is full");
-                Failure::Refused(refusal.hint("free some space where the output goes"))
+                Failure::Output(refusal.hint("free some space where the output goes"))
             }
             _ => {
                 let detail = format!("the output cannot be written: {error}");
-                Failure::Refused(Refusal::new(Code::BadRequest, detail))
+                Failure::Output(Refusal::new(Code::BadRequest, detail))
             }
         }
     }

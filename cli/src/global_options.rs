@@ -12,6 +12,7 @@ use clap::Args;
 use crate::configuration::Configuration;
 use crate::failure::Failure;
 use crate::lock_holder::{LocalServer, find_holder, is_server};
+use crate::user_info::hide_user_info_of_address;
 
 /// Default address of a server.
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7341";
@@ -55,6 +56,11 @@ pub(crate) struct Options {
     /// Whether the file is named on the command line: then it is opened, even if a server could be asked.
     #[arg(skip)]
     pub(crate) is_db_typed: bool,
+
+    /// Whether the folder of agents is named, on the command line, in the environment or in the file of the configuration. Else
+    /// it was only found in the current folder.
+    #[arg(skip)]
+    pub(crate) is_agents_folder_named: bool,
 
     /// The bearer token; for `serve`, a token that gives admin access
     #[arg(long, global = true, env = "ABIDE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
@@ -135,7 +141,7 @@ impl Options {
     pub(crate) fn place(&self) -> String {
         match &self.db {
             Some(db) => db.display().to_string(),
-            None => self.url.clone(),
+            None => hide_user_info_of_address(&self.url),
         }
     }
 

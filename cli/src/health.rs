@@ -81,7 +81,7 @@ struct Target {
 async fn ask(options: &Options) -> Result<String, Failure> {
     let Target { server, place } = match &options.db {
         Some(file) => find_server(file)?,
-        None => Target { server: HttpServer::named(options)?, place: options.url.clone() },
+        None => Target { server: HttpServer::named(options)?, place: options.place() },
     };
     // Like the SDKs, it uses no proxy. It sends no token: the answer does not depend on one, and for the engine of
     // `abide open` a request with the token counts as a use.

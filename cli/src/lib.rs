@@ -97,6 +97,7 @@ mod typed_calls;
 mod units;
 mod upgrade;
 mod usage;
+mod user_info;
 mod verify;
 mod watch;
 

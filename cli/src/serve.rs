@@ -374,11 +374,9 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         is_development: args.is_development,
     };
     if let Err(failure) = greeting.print() {
-        if let Some(agents) = agents {
-            agents.close().await;
-        }
-        close(&engine).await;
-        return Err(failure);
+        // A supervisor that has closed stdout, or whose disk is full, still wants the server.
+        let why = failure.refusal().map_or("stdout is closed", |refusal| refusal.detail.as_str());
+        tracing::warn!(name: "greeting_not_printed", %address, why, "the server runs, and its address could not be printed on stdout");
     }
     let registry = agents.as_ref().map(AgentHost::registry);
     let protocols = Arc::new(AgentProtocols {
@@ -433,10 +431,8 @@ pub(crate) async fn run(options: &Options, mut args: Serve) -> Result<(), Failur
         let events = cells::pluralize(head.0.unsigned_abs(), "event");
         let line = format!("stopped  ·  {events} in the log");
         let printed = tokio::task::spawn_blocking(move || print_line(line));
-        // A program that does not read stdout does not hold up the end.
-        if let Ok(Ok(printed)) = timeout(LAST_LINE_TIMEOUT, printed).await {
-            printed?;
-        }
+        // A program that does not read stdout, or has closed it, does not hold up the end or make it a failure.
+        let _ = timeout(LAST_LINE_TIMEOUT, printed).await;
     }
     Ok(())
 }
@@ -794,6 +790,7 @@ fn bind_refusal(listen: &str, db: &Path, why: &io::Error) -> Refusal {
             let detail = format!("cannot listen on {listen}: {why}");
             Refusal::new(Code::BadArguments, detail)
                 .hint("give an address of this machine and a port, such as 127.0.0.1:7341")
+                .explain_exhaustion(why)
         }
     }
 }

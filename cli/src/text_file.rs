@@ -1,10 +1,12 @@
-//! Reads the small text files that an operator names: the configuration and secrets.
+//! Reads the small text files that an operator names: the configuration and secrets. Also says whether a file or folder can be
+//! the work of another user.
 
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use abide_schema::has_too_many_files;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
@@ -51,6 +53,17 @@ impl TextFile {
     }
 }
 
+/// Returns `true` if this user or root owns what is at a path, and not everybody can write it. If it is a symbolic link, this
+/// user or root must also own the link. What does not exist, or cannot be seen, is trusted: it has no content.
+pub(crate) fn is_trusted_path(path: &Path) -> bool {
+    let Ok(link) = fs::symlink_metadata(path) else { return true };
+    // Everybody can write a link, as its permissions have it.
+    if link.is_symlink() && !is_trusted(link.uid(), 0) {
+        return false;
+    }
+    fs::metadata(path).map_or(true, |target| is_trusted(target.uid(), target.mode()))
+}
+
 fn is_trusted(owner: u32, mode: u32) -> bool {
     let is_own = owner == geteuid().as_raw() || owner == 0;
     is_own && mode & 0o002 == 0
@@ -60,13 +73,16 @@ fn describe(why: &io::Error) -> String {
     match why.kind() {
         io::ErrorKind::NotFound => "it does not exist".to_owned(),
         io::ErrorKind::PermissionDenied => "this user may not read it".to_owned(),
+        _ if has_too_many_files(why) => {
+            "too many files are open: raise the limit, `ulimit -n`".to_owned()
+        }
         _ => why.to_string(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
 
@@ -101,5 +117,20 @@ mod tests {
             assert_eq!(is_trusted(owner, mode), expected, "{owner} {mode:o}");
         }
         assert!(!is_trusted(own.wrapping_add(7), 0o100_644) || own.wrapping_add(7) == 0);
+    }
+
+    #[test]
+    fn a_path_that_others_can_write_is_not_trusted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let below = folder.path().join("below");
+        let link = folder.path().join("link");
+        assert!(is_trusted_path(&below), "nothing is there");
+        fs::create_dir(&below).expect("it is created");
+        symlink("below", &link).expect("it is created");
+        for (mode, expected) in [(0o755, true), (0o775, true), (0o777, false)] {
+            fs::set_permissions(&below, fs::Permissions::from_mode(mode)).expect("it is ours");
+            assert_eq!(is_trusted_path(&below), expected, "{mode:o}");
+            assert_eq!(is_trusted_path(&link), expected, "{mode:o}");
+        }
     }
 }

@@ -117,8 +117,22 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
     if lacks_admin {
         note(no_admin_warning(options));
     }
+    let printed = print_created(options, &args.identity, &credential, &token);
+    match credential {
+        Credential::Token(secret) => printed.map_err(|failure| unprinted_token(&failure, &secret)),
+        Credential::Certificate(_) => printed,
+    }
+}
+
+/// Shows what was registered, and the secret of a token.
+fn print_created(
+    options: &Options,
+    identity: &str,
+    credential: &Credential,
+    token: &JsonValue,
+) -> Result<(), Failure> {
     if options.json {
-        return print_json(&match &credential {
+        return print_json(&match credential {
             Credential::Token(secret) => json!({"token": secret.text(), "row": token}),
             Credential::Certificate(it) => json!({"certificate": it.fingerprint(), "row": token}),
         });
@@ -127,8 +141,7 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
         Some(at) => format!("valid until {}", crate::cells::format_time(abide_schema::Micros(at))),
         None => "without an expiry".to_owned(),
     };
-    let identity = &args.identity;
-    match &credential {
+    match credential {
         Credential::Token(secret) => {
             note(format!("token {} of {identity}, {until}. It is printed only once:", secret.id()));
             print_line(secret.text())
@@ -138,6 +151,18 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
             print_line(certificate.fingerprint())
         }
     }
+}
+
+/// The failure to print a token that is registered: nobody has it, and it is valid.
+fn unprinted_token(failure: &Failure, secret: &Secret) -> Failure {
+    let id = secret.id();
+    let (code, why) = match failure.refusal() {
+        Some(refusal) => (refusal.code, refusal.detail.as_str()),
+        None => (Code::BadRequest, "the output is closed"),
+    };
+    Refusal::new(code, format!("token {id} was created, and nobody has it: {why}"))
+        .hint(format!("`abide token revoke {id}` revokes it"))
+        .into()
 }
 
 /// What the command registers.

@@ -5,7 +5,7 @@ use std::num::{IntErrorKind, ParseIntError};
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
-use crate::configuration::variable_name;
+use crate::configuration::{CORRECT_TEXT, NOT_TEXT, is_path, variable_name};
 use crate::failure::Failure;
 
 /// Whether an error is an answer for people: help or the version.
@@ -65,10 +65,10 @@ pub(crate) fn to_failure(error: &Error, program: &Command) -> Failure {
             };
             Failure::usage(detail, command_form(error, program))
         }
-        ErrorKind::InvalidUtf8 => Failure::usage(
-            "an argument, or the variable of an option (ABIDE_URL), is not UTF-8",
-            command_form(error, program),
-        ),
+        ErrorKind::InvalidUtf8 => match variable_without_text(program) {
+            Some(variable) => Failure::usage(format!("{variable}: {NOT_TEXT}"), CORRECT_TEXT),
+            None => Failure::usage("an argument is not UTF-8", command_form(error, program)),
+        },
         _ => Failure::usage(first_line(error), command_form(error, program)),
     }
 }
@@ -150,6 +150,27 @@ fn variable_of(argument: &str, value: &str, program: &Command) -> Option<String>
         .rev()
         .map(|depth| variable_name(&section[..depth], long))
         .find(|variable| std::env::var(variable).is_ok_and(|text| text.contains(value)))
+}
+
+/// The first environment variable whose value is not UTF-8, of the options of the command. The parser does not name it.
+fn variable_without_text(program: &Command) -> Option<String> {
+    let name = command_name(program, typed_words());
+    let section: Vec<String> = name.split(' ').skip(1).map(str::to_owned).collect();
+    let mut command = program;
+    for depth in 0..=section.len() {
+        if depth > 0 {
+            command = command.find_subcommand(&section[depth - 1])?;
+        }
+        for option in command.get_arguments().filter(|option| !is_path(option)) {
+            let Some(long) = option.get_long() else { continue };
+            let declared = option.get_env().and_then(|name| name.to_str()).map(str::to_owned);
+            let variable = declared.unwrap_or_else(|| variable_name(&section[..depth], long));
+            if std::env::var_os(&variable).is_some_and(|value| value.to_str().is_none()) {
+                return Some(variable);
+            }
+        }
+    }
+    None
 }
 
 /// The texts that the parser attaches to an error.

@@ -53,7 +53,7 @@ pub use event::Event;
 pub use id::{Micros, Seq};
 pub use nearest::nearest;
 pub use reducer::{Abort, Context, Module};
-pub use refusal::{Code, Listing, Refusal, SEE_LOG, lowercase_first};
+pub use refusal::{Code, Listing, Refusal, SEE_LOG, has_too_many_files, lowercase_first};
 pub use table::{Json, Table, TableSpec};
 pub use value::{Row, Value, ValueRef, json_text_bytes};
 

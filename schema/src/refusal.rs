@@ -1,6 +1,6 @@
 //! Refusals: a stable code, one lowercase sentence, and a hint.
 
-use std::fmt;
+use std::{fmt, io};
 
 use abide_json_integers::{self as integers, OutOfRange, ReservedName, TooDeep, UnpairedSurrogate};
 use serde::{Deserialize, Serialize};
@@ -196,6 +196,15 @@ fn in_batch(position: Option<usize>) -> String {
     position.map_or_else(String::new, |position| format!("call {position} of the batch: "))
 }
 
+/// Returns `true` if the process or the system has too many open files: `EMFILE` or `ENFILE`, whose numbers are the same on
+/// Linux, macOS and the BSDs. The standard library has no name for them.
+#[must_use]
+pub fn has_too_many_files(why: &io::Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    cfg!(unix) && matches!(why.raw_os_error(), Some(ENFILE | EMFILE))
+}
+
 impl Refusal {
     /// A refusal without a hint.
     #[must_use]
@@ -214,6 +223,24 @@ impl Refusal {
     pub fn hint(mut self, hint: impl Into<String>) -> Refusal {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Replaces the code and the hint if an error of the system is that it has no more space or open files. The path and the
+    /// permissions of a file are not the reason then.
+    #[must_use]
+    pub fn explain_exhaustion(self, why: &io::Error) -> Refusal {
+        let (code, hint) = match why.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                (Code::DiskFull, "free some space, and try again")
+            }
+            _ if has_too_many_files(why) => {
+                let hint =
+                    "raise the limit of open files: `ulimit -n`, or fs.file-max of the system";
+                (Code::Unavailable, hint)
+            }
+            _ => return self,
+        };
+        Refusal { code, ..self }.hint(hint)
     }
 
     /// Adds the query that lists the objects to choose from. The command line shows it as a command.
@@ -310,6 +337,30 @@ impl From<OutOfRange> for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A full disk, and too many open files, had the hint to check the path.
+    #[test]
+    fn an_exhausted_system_is_not_a_mistake_in_a_path() {
+        let explain = |errno: i32| {
+            let refusal = Refusal::new(Code::BadRequest, "a.db cannot be written");
+            let why = io::Error::from_raw_os_error(errno);
+            let refusal = refusal.hint("check the path").explain_exhaustion(&why);
+            (refusal.code, refusal.hint.unwrap_or_default())
+        };
+        // ENOENT, EACCES.
+        for errno in [2, 13] {
+            assert_eq!(explain(errno), (Code::BadRequest, "check the path".to_owned()), "{errno}");
+        }
+        // ENFILE, EMFILE, ENOSPC.
+        for (errno, code, part) in [
+            (23, Code::Unavailable, "ulimit -n"),
+            (24, Code::Unavailable, "ulimit -n"),
+            (28, Code::DiskFull, "free some space"),
+        ] {
+            let (found, hint) = explain(errno);
+            assert!(found == code && hint.contains(part), "{errno}: {found:?} {hint}");
+        }
+    }
 
     #[test]
     fn codes_round_trip() {

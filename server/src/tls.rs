@@ -394,10 +394,11 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Refusal> {
     let read = regular_file::open(path)
         .and_then(|file| file.take(limits::PEM_BYTES + 1).read_to_end(&mut content));
     if let Err(why) = read {
-        let why = lowercase_first(&why.to_string());
-        let detail = format!("{} cannot be read: {why}", path.display());
+        let reason = lowercase_first(&why.to_string());
+        let detail = format!("{} cannot be read: {reason}", path.display());
         return Err(Refusal::new(Code::BadArguments, detail)
-            .hint("check the path, and that the user of the server may read the file"));
+            .hint("check the path, and that the user of the server may read the file")
+            .explain_exhaustion(&why));
     }
     if content.len() as u64 > limits::PEM_BYTES {
         let detail = format!("{} has more than {} bytes", path.display(), limits::PEM_BYTES);

@@ -8,7 +8,7 @@ use expect_test::expect;
 use serde_json::json;
 
 use crate::agent::AgentFolder;
-use crate::program::{ExitedProcess, abide};
+use crate::program::{ExitedProcess, Process, abide};
 use crate::project::Project;
 use crate::server::Server;
 
@@ -328,6 +328,20 @@ fn a_closed_output_is_no_success() {
     let hint = "continue:  abide agent run --db .abide/agents.db --id r1 clerk Hi\n";
     assert_eq!(String::from_utf8(output.stderr).unwrap(), hint);
     assert_eq!(project.rows("SELECT status FROM runs"), json!([["running"]]));
+}
+
+/// On a full disk, the command that continues the run was not printed.
+#[test]
+fn an_output_that_cannot_be_written_names_the_command_that_continues() {
+    let project = project("", "description: x\n");
+    let mut command = abide();
+    command.current_dir(project.folder()).args(["--db", ".abide/agents.db"]);
+    command.args(["agent", "run", "clerk", "Hi", "--id", "r1"]);
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let ended = Process::spawn_with_stdout(&mut command, full).ended();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let hint = "continue:  abide agent run --db .abide/agents.db --id r1 clerk Hi\n";
+    assert!(ended.stderr.contains(hint) && ended.stderr.contains("[disk_full]"), "{ended:?}");
 }
 
 /// The answers were one line: `no ideano ideano idea`.

@@ -1,7 +1,9 @@
 //! Options from a file, from the environment and from credentials: their order, their mistakes, and hostile files.
 
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::PathBuf;
 
@@ -339,6 +341,52 @@ fn a_hostile_file_costs_a_short_message() {
     assert_eq!(folder.run("events --db nowhere.db --config /dev/null").code, Some(1));
 }
 
+/// Another user made a folder `.abide` in `/tmp`, and its programs ran as the user who typed `abide agent run` there.
+#[test]
+fn a_folder_of_agents_that_others_can_write_is_used_only_if_it_is_named() {
+    let folder = Folder::new();
+    folder.run("init --provider script").good();
+    let check = |what: &str| {
+        for line in [
+            "agent run default Hello",
+            "agent chat default",
+            "agent check",
+            "agent list",
+            "agent memory list",
+            "agent test tests",
+            "mcp login github",
+            "dev --listen 127.0.0.1:0",
+        ] {
+            let refused = folder.run(line);
+            assert_eq!(refused.code, Some(1), "{what}: {line}: {refused:?}");
+            for part in ["another user owns .abide", "[denied]", "name it: --agents .abide"] {
+                assert!(refused.stderr.contains(part), "{what}: {line}: {refused:?}");
+            }
+        }
+        folder.run("agent check --agents .abide").good();
+        folder.run_with(&[("ABIDE_AGENT_AGENTS", ".abide")], "agent check").good();
+        folder.write("abide.toml", "[agent]\nagents = \".abide\"\n");
+        folder.run("agent check").good();
+        fs::remove_file(folder.path("abide.toml")).unwrap();
+    };
+    for name in [".abide", ".abide/abide.yaml", ".abide/agents"] {
+        let path = folder.path(name);
+        let before = fs::metadata(&path).unwrap().permissions();
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+        check(name);
+        fs::set_permissions(&path, before).unwrap();
+    }
+    assert!(!folder.path(".abide/agents.db").exists(), "it was created");
+    if geteuid().is_root() {
+        chown(folder.path(".abide"), Some(OTHER_USER), None).unwrap();
+        check("a folder of another user");
+        chown(folder.path(".abide"), Some(0), None).unwrap();
+    } else {
+        left_out("a folder of agents of another user: only root can make one");
+    }
+    folder.run("agent check").good();
+}
+
 #[test]
 fn a_token_is_read_from_a_file_or_a_credential_and_never_shown() {
     let folder = Folder::new();
@@ -495,6 +543,31 @@ fn a_command_uses_the_file_or_the_server_that_is_named_nearer() {
 }
 
 /// Compose sets a variable without a value to an empty text. An empty `ABIDE_CA` ended every command.
+/// `config check` reported no mistake, and `serve` named another variable.
+#[test]
+fn a_variable_that_is_not_text_is_named() {
+    let folder = Folder::new();
+    let run = |variable: &str, line: &str| {
+        let mut command = abide();
+        command.current_dir(folder.folder.path()).args(line.split(' '));
+        Process::spawn(command.env(variable, OsStr::from_bytes(b"\xff"))).ended()
+    };
+    for (variable, line) in [
+        ("ABIDE_SERVE_LISTEN", "config check"),
+        ("ABIDE_SERVE_LISTEN", "serve"),
+        ("ABIDE_URL", "config check"),
+        ("ABIDE_URL", "serve"),
+        ("ABIDE_TOKEN", "events"),
+    ] {
+        let refused = run(variable, line);
+        assert_eq!(refused.code, Some(2), "{variable}: {line}: {refused:?}");
+        let expected = format!("error: {variable}: the value is not UTF-8   [usage]\n");
+        assert!(refused.stderr.starts_with(&expected), "{variable}: {line}: {refused:?}");
+    }
+    // A path can have any bytes.
+    run("ABIDE_SERVE_FIRST_TOKEN", "config check").good();
+}
+
 #[test]
 fn an_empty_variable_is_not_set() {
     let folder = Folder::new();

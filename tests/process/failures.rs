@@ -5,7 +5,9 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 use std::thread;
@@ -279,5 +281,69 @@ fn output_that_cannot_be_written_costs_a_short_message() {
             stderr: String::from_utf8(output.stderr).unwrap(),
         };
         check(&format!("{command:?}"), &ended, 1, "disk_full");
+    }
+}
+
+/// A token whose only copy could not be printed stayed valid, and the message did not name it.
+#[test]
+fn a_token_that_cannot_be_printed_is_named_with_the_command_that_revokes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("a.db");
+    let db = db.to_str().unwrap();
+    for (form, output, code) in [
+        ("text", Output::Full, "disk_full"),
+        ("json", Output::Full, "disk_full"),
+        ("text", Output::Closed, "bad_request"),
+    ] {
+        let mut create = abide();
+        create.args(["token", "create", "root", "--db", db]);
+        if form == "json" {
+            create.arg("--json");
+        }
+        if !Path::new(db).exists() {
+            create.args(["--role", "admin", "--capability", "*"]);
+        }
+        let ended = Process::spawn_with_stdout(&mut create, output.open()).ended();
+        check(form, &ended, 1, code);
+        let tokens = "SELECT id FROM tokens WHERE revoked_at IS NULL";
+        let left = run(["sql", tokens, "--json", "--db", db]).json();
+        let id = left["rows"][0][0].as_str().unwrap();
+        let hint = format!("hint: `abide token --db {db} revoke {id}` revokes it");
+        assert!(ended.stderr.contains(&hint), "{ended:?}");
+        run(["token", "--db", db, "revoke", id]).good();
+    }
+}
+
+/// A stdout that cannot be written.
+enum Output {
+    Full,
+    Closed,
+}
+
+impl Output {
+    fn open(&self) -> OwnedFd {
+        match self {
+            Output::Full => File::options().write(true).open("/dev/full").unwrap().into(),
+            Output::Closed => UnixStream::pair().unwrap().0.into(),
+        }
+    }
+}
+
+/// The password of an address was in the message of each command that could not reach it.
+#[test]
+fn no_message_has_the_password_of_an_address() {
+    // Nothing listens at this port.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for url in [
+        format!("http://ann:s3cret@127.0.0.1:{port}"),
+        format!("ann:s3cret@127.0.0.1:{port}"),
+        format!("http://ann:s3/cret@127.0.0.1:{port}"),
+    ] {
+        for command in COMMANDS.iter().chain(&[&["health"][..], &["health", "--json"]]) {
+            let ended = run(command.iter().copied().chain(["--url", &url]));
+            assert!(ended.code != Some(0), "{url} {command:?}: {ended:?}");
+            let all = format!("{}{}", ended.stdout, ended.stderr);
+            assert!(!all.contains("s3"), "{url} {command:?}: {ended:?}");
+        }
     }
 }

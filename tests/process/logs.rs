@@ -1,7 +1,10 @@
 //! The log of a server: formats, the access log, and what is in no record.
 
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -101,6 +104,36 @@ fn records_are_json_objects_without_secrets_and_content() {
     let of_schema = requests.iter().filter(|it| it.1 == "/v1/schema").count();
     assert_eq!(of_schema, 3, "one record for each request: {requests:?}");
     assert_eq!(refused, [json!(1)], "one record a minute");
+}
+
+/// `abide serve | true` ended with the exit code 0, after which a supervisor that restarts failed services did not start it
+/// again, and a full disk under its stdout ended it too.
+#[test]
+fn a_server_whose_stdout_cannot_be_written_runs() {
+    let (closed, other_end) = UnixStream::pair().unwrap();
+    drop(other_end);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    for (stdout, why) in [
+        (OwnedFd::from(closed), "stdout is closed"),
+        (OwnedFd::from(full), "the output cannot be written: the disk is full"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = serve_command(folder.path(), &[], &[]);
+        let server = Process::spawn_with_stdout(&mut command, stdout);
+        let record = loop {
+            let record: JsonValue = serde_json::from_str(&server.error_line()).unwrap();
+            if record["event"] == "greeting_not_printed" {
+                break record;
+            }
+        };
+        assert_eq!((&record["level"], &record["why"]), (&json!("WARN"), &json!(why)), "{record}");
+        let url = format!("http://{}", record["address"].as_str().unwrap());
+        run(["health", "--url", &url]).good();
+        server.terminate();
+        let ended = server.ended();
+        assert!(ended.code == Some(0), "{ended:?}");
+        assert!(!ended.stderr.contains("greeting_not_printed"), "one record: {ended:?}");
+    }
 }
 
 /// A worker that disappears leaves a call that a person must settle. The operator of the server learns it without a query.

@@ -135,6 +135,13 @@ impl Process {
         Process { child, stdout, stderr, unread: None }
     }
 
+    /// Starts it with this stdout, which is not read.
+    pub(crate) fn spawn_with_stdout(command: &mut Command, stdout: impl Into<Stdio>) -> Process {
+        let mut child = command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = lines(child.stderr.take().unwrap());
+        Process { child, stdout: channel().1, stderr, unread: None }
+    }
+
     /// Starts it with a pipe as stderr that nobody reads.
     pub(crate) fn spawn_unread(command: &mut Command) -> Process {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

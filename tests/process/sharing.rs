@@ -328,6 +328,38 @@ async fn a_limit_of_file_sizes_is_reported_as_a_full_disk() {
     process.kill();
 }
 
+/// A file that could not be created stayed without content, and the next attempt said that it exists. The hint of `abide init`
+/// was to check the path.
+#[test]
+fn what_a_full_disk_prevents_can_be_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(folder.path().join("small")) else {
+        return left_out("a full disk: no file system can be mounted here");
+    };
+    let rest = disk.0.join("rest");
+    let mut filling = fs::File::create(&rest).unwrap();
+    while filling.write_all(&[1; 512]).is_ok() {}
+    let file = disk.0.join("n.db");
+    let project = disk.0.join("shop");
+    let commands = [
+        ["db", "create", file.to_str().unwrap()],
+        ["init", "--provider=script", project.to_str().unwrap()],
+    ];
+    for command in commands {
+        let refused = run(command);
+        assert_eq!(refused.code, Some(1), "{command:?}: {refused:?}");
+        for part in ["[disk_full]", "hint: free some space"] {
+            assert!(refused.stderr.contains(part), "{command:?}: {refused:?}");
+        }
+    }
+    assert!(!file.exists(), "it has no content");
+    drop(filling);
+    fs::remove_file(&rest).unwrap();
+    for command in commands {
+        run(command).good();
+    }
+}
+
 #[tokio::test]
 async fn a_full_disk_is_reported_and_survived() {
     let folder = tempfile::tempdir().unwrap();

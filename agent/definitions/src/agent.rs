@@ -13,6 +13,7 @@ use abide_client::arguments::RegisterAgent;
 use abide_client::rows::{AgentAllow, AgentMode};
 use abide_programs::{CliConfig, ParserChoice, Parsers};
 use abide_tools::{A2aConfig, BackendName, Selection, Tools, tool_matches};
+use abide_yaml::Document;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -341,13 +342,25 @@ impl AgentDefinition {
         self.settings().planning
     }
 
-    /// Parses YAML. JSON is valid YAML, too.
+    /// Parses YAML. JSON is valid YAML, too. A text without content is refused: an editor that is interrupted leaves such a
+    /// file, and it would be an agent without a prompt and tools.
     ///
     /// # Errors
     /// [`DefinitionError::Malformed`], with the place if it is known.
     pub fn from_yaml(text: &str) -> Result<AgentDefinition, DefinitionError> {
         let document = error::parse_yaml(text)?;
-        let definition: AgentDefinition = error::from_document(&document)?;
+        if document.is_empty() {
+            return Err(DefinitionError::empty_file());
+        }
+        AgentDefinition::from_document(&document)
+    }
+
+    /// Returns the definition that a document has.
+    ///
+    /// # Errors
+    /// [`DefinitionError::Malformed`], with the place if it is known.
+    fn from_document(document: &Document) -> Result<AgentDefinition, DefinitionError> {
+        let definition: AgentDefinition = error::from_document(document)?;
         definition
             .check_has_no_stored_field()
             .map_err(|name| DefinitionError::stored_field(name, document.position_of_text(name)))?;
@@ -387,13 +400,19 @@ impl AgentDefinition {
     /// agent has the name of the file.
     ///
     /// # Errors
-    /// [`DefinitionError::Malformed`]; [`DefinitionError::Contradiction`] if the front matter also has a prompt.
+    /// [`DefinitionError::Malformed`], also if the text is empty; [`DefinitionError::Contradiction`] if the front matter also
+    /// has a prompt.
     pub fn from_markdown(name: &str, text: &str) -> Result<AgentDefinition, DefinitionError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        if text.trim().is_empty() {
+            return Err(DefinitionError::empty_file());
+        }
         let (front, body) = front_matter(text)?;
         let mut definition = match front.trim() {
             "" => AgentDefinition::default(),
-            _ => AgentDefinition::from_yaml(front).map_err(below_first_line)?,
+            _ => error::parse_yaml(front)
+                .and_then(|document| AgentDefinition::from_document(&document))
+                .map_err(below_first_line)?,
         };
         if definition.system_prompt.is_some() {
             let twice =

@@ -61,6 +61,8 @@ pub enum DefinitionError {
         what: String,
         /// The reason.
         why: String,
+        /// How to correct it.
+        hint: &'static str,
     },
     /// A prompt cannot be read from its store.
     #[error("prompt {name} cannot be read: {why}")]
@@ -188,6 +190,29 @@ impl DefinitionError {
         DefinitionError::Malformed { why, at, hint }
     }
 
+    /// Returns the error of the file of a definition without content.
+    pub(crate) fn empty_file() -> DefinitionError {
+        DefinitionError::Malformed {
+            why: "the file is empty".to_owned(),
+            at: None,
+            hint: Some("write the definition, or remove the file".to_owned()),
+        }
+    }
+
+    /// Returns the error as that of the file of a definition, if it says that this file cannot be read. Other messages about the
+    /// file name it already.
+    #[must_use]
+    pub fn of_own_file(self) -> DefinitionError {
+        match self {
+            DefinitionError::Missing { why, hint, .. } => DefinitionError::Malformed {
+                why: format!("the file cannot be read: {why}"),
+                at: None,
+                hint: Some(hint.to_owned()),
+            },
+            other => other,
+        }
+    }
+
     /// Returns the error of a file with a field that only stored revisions have ([`STORED`]).
     pub(crate) fn stored_field(name: &str, at: Option<Position>) -> DefinitionError {
         let hint = match name {
@@ -284,9 +309,7 @@ impl DefinitionError {
             DefinitionError::Variables { .. } => {
                 "give each variable a value in `system_prompt: { …, variables: { NAME: VALUE } }`"
             }
-            DefinitionError::Missing { .. } => {
-                "create the file in the agent folder, or correct its name"
-            }
+            DefinitionError::Missing { hint, .. } => hint,
             DefinitionError::Program { code, why, .. } => program_hint(code, why),
             _ => return None,
         };

@@ -14,16 +14,29 @@ use crate::error::DefinitionError;
 /// Maximum size of a text, in bytes.
 const MOST: u64 = 1 << 20;
 
+/// How to correct a text that is not there.
+const CREATE: &str = "create the file in the agent folder, or correct its name";
+
 /// Reads a text file in a folder. Its resolved name must have one of these extensions.
 ///
 /// # Errors
 /// [`DefinitionError::Missing`] with the reason.
 pub fn read(folder: &Path, path: &Path, endings: &[&str]) -> Result<String, DefinitionError> {
-    let missing = |why: String| DefinitionError::Missing {
+    let unreadable = |why: String, hint: &'static str| DefinitionError::Missing {
         what: folder.join(path).display().to_string(),
         why,
+        hint,
     };
-    let system = |why: io::Error| missing(why.to_string());
+    let missing = |why: String| unreadable(why, CREATE);
+    let system = |why: io::Error| match why.kind() {
+        io::ErrorKind::InvalidData => {
+            unreadable("it is not UTF-8".to_owned(), "save the file as UTF-8")
+        }
+        io::ErrorKind::PermissionDenied => {
+            unreadable(why.to_string(), "let the user of this program read the file")
+        }
+        _ => missing(why.to_string()),
+    };
     let root = fs::canonicalize(folder).map_err(system)?;
     let file = fs::canonicalize(folder.join(path)).map_err(system)?;
     let Ok(below) = file.strip_prefix(&root) else {
@@ -57,7 +70,8 @@ pub fn read_named(folder: &Path, below: &str, name: &str) -> Result<String, Defi
     // It is a name, not a path.
     if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
         let why = "the name must not contain a path".to_owned();
-        return Err(DefinitionError::Missing { what: format!("{below}/{name}.md"), why });
+        let what = format!("{below}/{name}.md");
+        return Err(DefinitionError::Missing { what, why, hint: CREATE });
     }
     read(folder, &Path::new(below).join(format!("{name}.md")), &["md"])
 }

@@ -610,7 +610,8 @@ fn listed(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
 }
 
 fn read(folder: &Path, path: &Path) -> Result<AgentDefinition, DefinitionError> {
-    let text = folder_texts::read(folder, path.strip_prefix(folder).unwrap_or(path), &ENDINGS)?;
+    let below = path.strip_prefix(folder).unwrap_or(path);
+    let text = folder_texts::read(folder, below, &ENDINGS).map_err(DefinitionError::of_own_file)?;
     let name = path.file_stem().and_then(|it| it.to_str()).unwrap_or_default();
     if path.extension().is_some_and(|it| it == "md") {
         return AgentDefinition::from_markdown(name, &text)?.expanded();

@@ -318,6 +318,9 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, ProjectError> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(why) if why.kind() == std::io::ErrorKind::InvalidData => {
+            Err(ProjectError::malformed(path.to_owned(), "the file is not UTF-8".to_owned()))
+        }
         Err(why) => Err(ProjectError::malformed(path.to_owned(), why.to_string())),
     }
 }

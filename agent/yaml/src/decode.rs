@@ -41,7 +41,8 @@ impl Node {
         Ok(self.scalar(Expected::Text)?.as_text()?)
     }
 
-    fn is_null(&self) -> bool {
+    /// Whether it is null, or nothing.
+    pub(crate) fn is_null(&self) -> bool {
         match &self.content {
             Content::Scalar(scalar) => scalar.is_null(),
             Content::Absent => true,

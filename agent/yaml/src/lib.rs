@@ -42,6 +42,12 @@ impl Document {
         compose::document(text).map(|root| Document { root })
     }
 
+    /// Returns `true` if the text has no content: it is empty, has only comments, or is `null`.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.root.is_null()
+    }
+
     /// Returns the content as a value of a type. It can be called with several types.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 use crate::global_options::{DEFAULT_URL, Options};
+use crate::user_info::hide_user_info_of_address;
 
 /// The default folder.
 pub(crate) const FOLDER: &str = ".abide";
@@ -223,7 +224,7 @@ pub(crate) fn connection_option(options: &Options) -> String {
 pub(crate) fn server_option(options: &Options) -> String {
     match &options.local_server {
         Some(server) => format!(" --db {}", quote(&server.file.display().to_string())),
-        None => format!(" --url {}", quote(&options.url)),
+        None => format!(" --url {}", quote(&hide_user_info_of_address(&options.url))),
     }
 }
 

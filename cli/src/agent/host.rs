@@ -33,6 +33,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{print_json, print_line};
 use crate::printable::one_line;
+use crate::text_file::is_trusted_path;
 
 /// Opens a folder of agents to drive runs. That comes before its database: if the folder is invalid, no file is created.
 ///
@@ -42,7 +43,7 @@ pub(crate) async fn open_project(
     options: &Options,
     folder: &Path,
 ) -> Result<AgentProject, Failure> {
-    check_named_folder(folder)?;
+    check_named_folder(options, folder)?;
     let project = try_open_project(options, folder).await.map_err(folder_failure)?;
     match unknown_reducers(options, &project).into_iter().next() {
         None => Ok(project),
@@ -67,7 +68,7 @@ pub(super) async fn open_offline(
     options: &Options,
     folder: &Path,
 ) -> Result<AgentProject, Failure> {
-    check_named_folder(folder)?;
+    check_named_folder(options, folder)?;
     let launcher = Launcher::this_program();
     let project = AgentProject::open_offline(folder, &options.environment, launcher).await;
     Ok(project.map_err(folder_failure)?.with_agent_loops(options.agent_loops.clone()))
@@ -91,16 +92,36 @@ pub(super) async fn try_open_project(
     Ok(project.with_agent_loops(options.agent_loops.clone()))
 }
 
-/// Checks that a folder named on the command line exists. The default folder may be missing; then only the built-in
-/// tools are available.
+/// Checks a folder before its files are used: one that is named on the command line exists, and one that is not named can be
+/// trusted. The default folder may be missing; then only the built-in tools are available.
 ///
 /// # Errors
-/// `not_found` for a folder that is named and does not exist.
-pub(crate) fn check_named_folder(folder: &Path) -> Result<(), Refusal> {
+/// `not_found` for a folder that is named and does not exist; the errors of [`check_trust`].
+pub(crate) fn check_named_folder(options: &Options, folder: &Path) -> Result<(), Refusal> {
     if folder.is_dir() || folder == Path::new(FOLDER) {
-        return Ok(());
+        return check_trust(options, folder);
     }
     Err(missing_folder_refusal(folder))
+}
+
+/// Refuses a folder that nobody has named, and that another user can have made: `abide.yaml` has the programs that this user
+/// would start, and the database the address of the server that would get the token.
+///
+/// # Errors
+/// `denied`: another user owns the folder or its files, or everybody can write them.
+pub(super) fn check_trust(options: &Options, folder: &Path) -> Result<(), Refusal> {
+    if options.is_agents_folder_named {
+        return Ok(());
+    }
+    let paths = [folder.to_owned(), folder.join("abide.yaml"), folder.join("agents")];
+    let Some(path) = paths.iter().find(|path| !is_trusted_path(path)) else { return Ok(()) };
+    let detail = format!(
+        "the folder of agents is not used: another user owns {} or can write it",
+        path.display()
+    );
+    let named = quote(&folder.display().to_string());
+    let hint = format!("if you trust it, name it: --agents {named}");
+    Err(Refusal::new(Code::Denied, detail).hint(hint))
 }
 
 /// Checks that the folder exists, also the default one: without it a run has no model.

@@ -129,6 +129,7 @@ pub(crate) fn create_project(
         let is_new = create_file(&path, &text).map_err(|why| {
             Refusal::new(Code::BadRequest, format!("{} cannot be written: {why}", path.display()))
                 .hint("check the path, and the permissions of its folders")
+                .explain_exhaustion(&why)
         })?;
         if is_new { created.push(path) } else { kept.push(path) }
     }

@@ -37,7 +37,7 @@ pub(super) async fn reparse(
     folder: &Path,
     args: Reparse,
 ) -> Result<(), Failure> {
-    super::host::check_named_folder(folder)?;
+    super::host::check_named_folder(options, folder)?;
     let access = if args.store { Access::Write } else { Access::Read };
     let abide = connect(options, access).await?;
     // Its tools are not needed: an agent that is a program has none.

@@ -209,12 +209,17 @@ pub(super) async fn watch(
     Err(Failure::Interrupted(signal))
 }
 
-/// If the reader of stdout has closed it, prints the command that continues: the run may not have ended.
+/// If the reader of stdout has closed it, or its disk is full, prints the command that continues: the run may not have
+/// ended.
 fn explain_closed_output(hint: &HintContext, failure: Failure) -> Failure {
     match failure {
         Failure::OutputClosed => {
             note(format!("continue:  {}", hint.continue_command()));
             Failure::RunOutputClosed
+        }
+        Failure::Output(refusal) => {
+            note(format!("continue:  {}", hint.continue_command()));
+            Failure::Output(refusal)
         }
         failure => failure,
     }

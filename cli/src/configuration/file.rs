@@ -67,7 +67,7 @@ pub(super) enum Value {
     Flag(bool),
     /// A text or a whole number.
     One(String),
-    /// A list of texts or whole numbers.
+    /// A list of texts.
     Many(Vec<String>),
     /// A value that no option has, with the name of its type.
     Other(&'static str),
@@ -176,9 +176,13 @@ fn convert(value: &Spanned<DeValue<'_>>) -> Value {
     match value.get_ref() {
         DeValue::Boolean(flag) => Value::Flag(*flag),
         DeValue::Array(items) => {
-            let texts: Option<Vec<String>> =
-                items.iter().map(|item| to_text(item.get_ref())).collect();
-            texts.map_or(Value::Other("a list of other values"), Value::Many)
+            let texts = items.iter().map(|item| match item.get_ref() {
+                DeValue::String(text) => Some(text.to_string()),
+                _ => None,
+            });
+            texts
+                .collect::<Option<Vec<String>>>()
+                .map_or(Value::Other("a list of other values"), Value::Many)
         }
         value => match to_text(value) {
             Some(text) => Value::One(text),
@@ -223,13 +227,13 @@ mod tests {
     #[test]
     fn keys_have_names_lines_and_values() {
         let text = "\u{feff}db = \"a.db\"\n\n[serve]\nretention-events = 1_000\n\
-                    webhook-allow-private = [\"a\", 0x10]\n[agent.run]\nyes = true\nx = 1.5\ny = [[1]]\n";
+                    webhook-allow-private = [\"a\", \"b\"]\n[agent.run]\nyes = true\nx = 1.5\ny = [1, \"a\"]\n";
         assert_eq!(
             entries(text),
             [
                 "1 db One(\"a.db\")",
                 "4 serve.retention-events One(\"1000\")",
-                "5 serve.webhook-allow-private Many([\"a\", \"16\"])",
+                "5 serve.webhook-allow-private Many([\"a\", \"b\"])",
                 "7 agent.run.yes Flag(true)",
                 "8 agent.run.x Other(\"float\")",
                 "9 agent.run.y Other(\"a list of other values\")",

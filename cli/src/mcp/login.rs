@@ -72,7 +72,7 @@ pub(super) async fn login(
     args: Login,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
-    let config = find_server(&args.agents, &args.name)?;
+    let config = find_server(options, &args.agents, &args.name)?;
     let port = config.oauth.as_ref().and_then(|oauth| oauth.redirect_port).unwrap_or(0);
     let listener = TcpListener::bind(("127.0.0.1", port)).await;
     let listener = listener.map_err(|why| bind_failure(port, &why))?;
@@ -104,7 +104,7 @@ pub(super) async fn login(
 /// # Errors
 /// The folder has no such server, there is no login, or its file cannot be removed.
 pub(super) async fn logout(options: &Options, args: &Logout) -> Result<(), Failure> {
-    let config = find_server(&args.agents, &args.name)?;
+    let config = find_server(options, &args.agents, &args.name)?;
     let folder = config.login_folder.unwrap_or_default();
     if !forget_mcp_login(&folder, &args.name).await.map_err(login_failure)? {
         let why = format!("there is no login to the MCP server {}", args.name);
@@ -127,8 +127,8 @@ fn bind_failure(port: u16, why: &io::Error) -> Failure {
 }
 
 /// The definition of a server.
-fn find_server(folder: &Path, name: &str) -> Result<McpServerConfig, Failure> {
-    check_named_folder(folder)?;
+fn find_server(options: &Options, folder: &Path, name: &str) -> Result<McpServerConfig, Failure> {
+    check_named_folder(options, folder)?;
     let servers = mcp_servers(folder).map_err(folder_failure)?;
     let names: Vec<String> = servers.iter().map(|server| server.name.clone()).collect();
     servers.into_iter().find(|server| server.name == name).ok_or_else(|| {

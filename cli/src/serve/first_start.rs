@@ -111,7 +111,7 @@ fn folder_of(file: &Path) -> &Path {
 fn unusable_file(file: &Path, why: &io::Error) -> Refusal {
     let detail = format!("cannot write the first token to {}: {why}", file.display());
     let hint = "name a file in a folder that this user can write, such as that of the database";
-    Refusal::new(Code::BadRequest, detail).hint(hint)
+    Refusal::new(Code::BadRequest, detail).hint(hint).explain_exhaustion(why)
 }
 
 /// Refuses a folder that is on the file system of the root: a container would lose it.

@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use abide_schema::has_too_many_files;
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
@@ -328,7 +329,13 @@ pub(crate) fn broken(path: &Path, why: StoreError) -> OpenError {
             Err(why) => OpenError::Io { path: path.to_owned(), why: why.into() },
             // SQLite could not create the index of the WAL.
             Ok(()) if !is_writable(path) => OpenError::ReadOnly(path.to_owned()),
-            Ok(()) => OpenError::Store { path: path.to_owned(), why },
+            // SQLite does not say that it could open no further file.
+            Ok(()) => match File::open(path) {
+                Err(why) if has_too_many_files(&why) => {
+                    OpenError::Io { path: path.to_owned(), why }
+                }
+                _ => OpenError::Store { path: path.to_owned(), why },
+            },
         },
         _ => OpenError::Store { path: path.to_owned(), why },
     }

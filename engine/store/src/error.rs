@@ -498,7 +498,10 @@ impl OpenError {
                 "check the permissions of the file and of its folder; to read a file that is read-only, copy it, \
                  with the files next to it, into a folder that you can write",
             ),
-            OpenError::Io { why, .. } => (Code::BadRequest, system_hint(why.kind())),
+            OpenError::Io { why, .. } => {
+                let refusal = Refusal::new(Code::BadRequest, detail).hint(system_hint(why.kind()));
+                return refusal.explain_exhaustion(why);
+            }
             OpenError::Lost(_) => (
                 Code::Conflict,
                 "put the file back; to do without its events, move the -wal and -redo- files away",

@@ -30,8 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use abide_schema::event::Hash;
-use abide_schema::{Seq, limits};
-use rustix::io::Errno;
+use abide_schema::{Seq, has_too_many_files, limits};
 use sha2::{Digest as _, Sha256};
 
 use crate::companions::segment;
@@ -310,10 +309,7 @@ fn log_digest(log_id: &str) -> [u8; 16] {
 }
 
 fn failed(why: &io::Error) -> StoreError {
-    if [Errno::MFILE, Errno::NFILE]
-        .into_iter()
-        .any(|errno| Errno::from_io_error(why) == Some(errno))
-    {
+    if has_too_many_files(why) {
         return StoreError::Unavailable(
             "the journal cannot grow: too many files are open".to_owned(),
         );

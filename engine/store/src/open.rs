@@ -101,6 +101,27 @@ impl Default for Tuning {
     }
 }
 
+/// A database file that an opening has created. It is removed if the opening fails, as on a full disk: it has no rows, and a
+/// command that creates a file would refuse it. It is dropped after the connection, and before the lock is released.
+///
+/// The lock file stays. Another process may wait for it, and would have a lock that nobody else sees.
+struct CreatedFile {
+    path: PathBuf,
+    is_complete: bool,
+}
+
+impl Drop for CreatedFile {
+    fn drop(&mut self) {
+        if self.is_complete {
+            return;
+        }
+        // Without its database, a WAL would be that of a lost file.
+        for suffix in ["-wal", "-shm", ""] {
+            let _ = std::fs::remove_file(companion(&self.path, suffix));
+        }
+    }
+}
+
 /// One open file. No other process can open it for writing while this exists.
 #[derive(Debug)]
 pub struct Store {
@@ -165,8 +186,10 @@ impl Store {
         let journal = FoundJournal::read(path, &*tuning.disk)
             .map_err(|why| OpenError::Io { path: path.to_owned(), why })?;
         check_wal(path, journal.as_ref(), &*tuning.disk)?;
+        let mut created = None;
         if makes_files && !path.exists() {
             private::create_empty(path)?;
+            created = Some(CreatedFile { path: path.to_owned(), is_complete: false });
         }
         private::warn_if_open(path);
         let had_no_wal = makes_files && is_complete(path);
@@ -226,6 +249,9 @@ impl Store {
         let log_id = migrate::meta(&connection, "log_id")
             .map_err(|why| broken(path, why.into()))?
             .ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
+        if let Some(created) = &mut created {
+            created.is_complete = true;
+        }
         let path = path.to_owned();
         let names = ["", "-wal", "-shm", "-lock"].iter().filter(|_| makes_files);
         let files = names.filter_map(|suffix| OpenedFile::at(companion(&path, suffix))).collect();

@@ -103,6 +103,43 @@ fn invalid_files_are_reported_and_valid_files_are_used() {
     );
 }
 
+/// A file that was saved by half, or is not UTF-8, was an agent without a prompt and tools, or had to be created.
+#[test]
+fn a_file_without_a_definition_is_refused() {
+    let (folder, catalog) = catalog(&[
+        ("agents/blank.yaml", ""),
+        ("agents/comments.yaml", "\u{feff}# tools: [pay]\n---\n"),
+        ("agents/map.yaml", "{}\n"),
+        ("agents/prompt.md", "---\n# tools: [pay]\n---\nBe kind."),
+        ("agents/text.md", " \n"),
+    ]);
+    let latin = folder.path().join("agents/latin.yaml");
+    std::fs::write(latin, b"description: caf\xe9\n").expect("the file can be written");
+    let (definitions, problems) = catalog.read();
+    let names: Vec<&str> =
+        definitions.iter().filter(|it| !it.native).map(|it| it.name.as_str()).collect();
+    assert_eq!(names, ["map", "prompt"]);
+    let folder = folder.path().display().to_string();
+    let rendered = problems.iter().map(|problem| {
+        let error = &problem.error;
+        let hint = error.suggestion().unwrap_or_default();
+        format!("{} [{}] ({hint})", problem.to_string().replace(&folder, ""), error.code())
+    });
+    let empty =
+        "the file is empty [malformed_definition] (write the definition, or remove the file)";
+    assert_eq!(
+        rendered.collect::<Vec<_>>(),
+        [
+            format!("/agents/blank.yaml: {empty}"),
+            format!("/agents/comments.yaml: {empty}"),
+            "/agents/latin.yaml: the file cannot be read: it is not UTF-8 [malformed_definition] \
+             (save the file as UTF-8)"
+                .to_owned(),
+            format!("/agents/text.md: {empty}"),
+        ]
+    );
+}
+
 /// Regression: one of two files with the same name was used, depending on the names of the files.
 #[test]
 fn files_with_the_same_name_are_all_refused() {

@@ -276,9 +276,11 @@ fn warn_of_readers(_key: &Path) {}
 
 fn read_file(path: &Path) -> Result<Vec<u8>, Refusal> {
     fs::read(path).map_err(|why| {
-        let why = lowercase_first(&why.to_string());
-        let detail = format!("{} cannot be read: {why}", path.display());
-        Refusal::new(Code::BadArguments, detail).hint("check the path, and who may read the file")
+        let reason = lowercase_first(&why.to_string());
+        let detail = format!("{} cannot be read: {reason}", path.display());
+        Refusal::new(Code::BadArguments, detail)
+            .hint("check the path, and who may read the file")
+            .explain_exhaustion(&why)
     })
 }
 
