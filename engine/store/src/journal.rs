@@ -324,6 +324,8 @@ fn failed(why: &io::Error) -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
 
     /// The last one is the limit of file sizes, for which the signal SIGXFSZ ended the server.
