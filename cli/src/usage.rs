@@ -22,7 +22,7 @@ pub(crate) fn to_failure(error: &Error, program: &Command) -> Failure {
             let detail = format!("there is no command {wrong:?}");
             // The parser prefers common beginnings to common letters.
             let own = nearest_command(program, &wrong);
-            let nearest = own.or_else(|| first_word(error, ContextKind::SuggestedSubcommand));
+            let nearest = own.or_else(|| best_suggestion(error, ContextKind::SuggestedSubcommand));
             Failure::usage(
                 detail,
                 format_suggestion(nearest).unwrap_or_else(|| command_form(error, program)),
@@ -35,7 +35,7 @@ pub(crate) fn to_failure(error: &Error, program: &Command) -> Failure {
             } else {
                 format!("{argument:?} is an argument too many")
             };
-            let nearest = first_word(error, ContextKind::SuggestedArg);
+            let nearest = best_suggestion(error, ContextKind::SuggestedArg);
             Failure::usage(
                 detail,
                 format_suggestion(nearest).unwrap_or_else(|| command_form(error, program)),
@@ -132,7 +132,7 @@ fn value_reason(error: &Error) -> String {
 
 fn value_hint(error: &Error) -> Option<String> {
     let valid = context_words(error, ContextKind::ValidValue);
-    let nearest = first_word(error, ContextKind::SuggestedValue);
+    let nearest = best_suggestion(error, ContextKind::SuggestedValue);
     format_suggestion(nearest).or_else(|| (!valid.is_empty()).then(|| list_values(&valid)))
 }
 
@@ -184,6 +184,11 @@ fn context_words(error: &Error, kind: ContextKind) -> Vec<String> {
 
 fn first_word(error: &Error, kind: ContextKind) -> Option<String> {
     context_words(error, kind).into_iter().next()
+}
+
+/// Returns the last one: the parser sorts its suggestions by how near they are.
+fn best_suggestion(error: &Error, kind: ContextKind) -> Option<String> {
+    context_words(error, kind).into_iter().next_back()
 }
 
 fn format_suggestion(nearest: Option<String>) -> Option<String> {

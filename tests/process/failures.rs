@@ -308,7 +308,7 @@ fn a_token_that_cannot_be_printed_is_named_with_the_command_that_revokes_it() {
         let tokens = "SELECT id FROM tokens WHERE revoked_at IS NULL";
         let left = run(["sql", tokens, "--json", "--db", db]).json();
         let id = left["rows"][0][0].as_str().unwrap();
-        let hint = format!("hint: `abide token --db {db} revoke {id}` revokes it");
+        let hint = format!("`abide token --db {db} revoke {id}` revokes it");
         assert!(ended.stderr.contains(&hint), "{ended:?}");
         run(["token", "--db", db, "revoke", id]).good();
     }

@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(before.elapsed(), Duration::ZERO, "another address does not wait");
         other.mark_admitted();
         // tidy: on the paused clock of the test, it takes no time
-        tokio::time::sleep(limits::UNAUTHENTICATED_TIMEOUT).await;
+        sleep(limits::UNAUTHENTICATED_TIMEOUT).await;
         assert!(is_closed(&held[99]).await, "its time is over");
         assert!(!is_closed(&other).await, "it is authenticated");
         drop((held, other));
